@@ -4,7 +4,7 @@
 enum { SLOTS = 1 << 20, MOST = SLOTS / 2 };
 
 static uint64_t hashes[SLOTS]; // 0: free
-static uint64_t num_hashes, num_bytes, num_tasks;
+static uint64_t num_hashes, num_bytes;
 static bool saw_free;
 
 bool has_no_order(struct starpu_task *task, unsigned access)
@@ -24,11 +24,10 @@ static bool is_free(struct starpu_task *task)
     return false;
 }
 
-bool keep_task(const struct settings *settings, struct starpu_task *task)
+bool keep_task(const struct settings *settings, struct starpu_task *task, uint64_t own)
 {
-    uint64_t number = num_tasks++;
     if (settings->keep == KEEP_ONE_TASK)
-        return number == settings->kept_task;
+        return own == settings->kept_task;
     if (settings->keep == KEEP_FROM_FREE && !saw_free)
         saw_free = is_free(task);
     return saw_free;
@@ -39,7 +38,7 @@ bool keep_last(const struct settings *settings)
     return settings->keep == KEEP_FROM_FREE && saw_free;
 }
 
-bool keep_reserve(const struct settings *settings, struct log *log, struct probe_contents *record)
+bool keep_reserve(const struct settings *settings, struct probe_contents *record)
 {
     size_t slot = record->hash % SLOTS;
     while (hashes[slot] != 0 && hashes[slot] != record->hash)
@@ -49,7 +48,7 @@ bool keep_reserve(const struct settings *settings, struct log *log, struct probe
         return false;
     hashes[slot] = record->hash;
     num_hashes++;
+    record->offset = num_bytes;
     num_bytes += record->bytes;
-    record->offset = log_reserve(log, record->bytes);
     return true;
 }

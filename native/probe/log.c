@@ -95,8 +95,10 @@ struct log *log_open(const char *directory, const struct probe_header *first)
     log->header_file = open_file(folder, "header");
     log->stack_file = open_file(folder, "stack");
     log->undeclared_file = open_file(folder, "undeclared");
+    log->stacks_file = open_file(folder, "stacks");
     log->bytes_file = open_file(folder, "bytes");
-    if (log->header_file < 0 || log->stack_file < 0 || log->undeclared_file < 0 || log->bytes_file < 0)
+    if (log->header_file < 0 || log->stack_file < 0 || log->undeclared_file < 0 || log->stacks_file < 0 ||
+        log->bytes_file < 0)
         goto failed;
     for (int i = 0; i < PROBE_STREAMS; i++) {
         log->streams[i].file = open_file(folder, streams[i].name);
@@ -135,13 +137,6 @@ uint64_t log_append(struct log *log, enum probe_stream number, const void *recor
     return stream->count++;
 }
 
-uint64_t log_reserve(struct log *log, uint64_t bytes)
-{
-    uint64_t offset = log->bytes;
-    log->bytes += bytes;
-    return offset;
-}
-
 void log_fail(struct log *log, int error)
 {
     log->failed = true;
@@ -163,6 +158,7 @@ void log_close(struct log *log)
     close(log->header_file);
     close(log->stack_file);
     close(log->undeclared_file);
+    close(log->stacks_file);
     close(log->bytes_file);
     free(log);
 }

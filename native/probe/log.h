@@ -17,12 +17,11 @@ struct log_stream {
 };
 
 // The files but those of streams are open for others to write: `stack` for a signal's handler, `undeclared` for
-// accesses that tasks haven't declared, as text, and `bytes` for contents, where log_reserve() has made room.
+// accesses that tasks haven't declared, as text, `stacks` for those of submissions, as text, and `bytes` for contents.
 struct log {
     struct probe_header *header;
     struct log_stream streams[PROBE_STREAMS];
-    int header_file, stack_file, undeclared_file, bytes_file;
-    uint64_t bytes; // reserved in bytes_file
+    int header_file, stack_file, undeclared_file, stacks_file, bytes_file;
     bool failed;
 };
 
@@ -33,9 +32,6 @@ struct log *log_open(const char *directory, const struct probe_header *first);
 // Appends a record of the stream's type and returns its index. After a failed write nothing is recorded any more, and
 // the header says so. The caller serialises calls.
 uint64_t log_append(struct log *log, enum probe_stream stream, const void *record);
-
-// Reserves room in the file `bytes`, and returns the offset there; the caller serialises calls.
-uint64_t log_reserve(struct log *log, uint64_t bytes);
 
 // Says in the header that a write has failed, so that nothing is recorded any more.
 void log_fail(struct log *log, int error);

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define PROBE_MAGIC "STPPROBE"
-#define PROBE_FORMAT 3
+#define PROBE_FORMAT 4
 
 enum probe_stream {
     PROBE_NAMES,
@@ -26,16 +26,13 @@ struct probe_header {
     uint32_t format;
     uint32_t starpu_version[3];
     uint32_t pid;
-    int32_t rank; // under mpirun; -1 if the process isn't a rank
-    uint32_t num_workers;
-    uint32_t ended;        // 0: running, or ended without a word; 1: left by exit or return; 2: by a signal
-    int32_t signal;        // if ended is 2
-    int32_t write_error;   // errno of the first failed write, after which nothing more was recorded; or 0
-    int32_t exit_status;   // if ended is 1
-    uint32_t num_ranks;    // of the job that this process is a rank of; 0 if it isn't one
-    uint64_t seed;         // 0: the order of submission
-    uint64_t start_ns;     // CLOCK_MONOTONIC, as all times
-    uint64_t deinit_count; // how often StarPU was shut down
+    int32_t rank;        // under mpirun; -1 if the process isn't a rank
+    uint32_t ended;      // 0: running, or ended without a word; 1: left by exit or return; 2: by a signal
+    int32_t signal;      // if ended is 2
+    int32_t write_error; // errno of the first failed write, after which nothing more was recorded; or 0
+    int32_t exit_status; // if ended is 1
+    uint32_t num_ranks;  // of the job that this process is a rank of; 0 if it isn't one
+    uint32_t unused;
     // Of a run in which undeclared accesses are looked for: bytes of handles, those of them that are watched, handles
     // that aren't plain memory, and tasks in which all that can be watched was.
     uint64_t handle_bytes, watched_bytes, unwatched_handles, watched_tasks;
@@ -56,7 +53,10 @@ struct probe_handle {
     uint32_t element_bytes;
     uint64_t sizes[4];   // elements along each dimension; all 0 for interfaces without a layout
     uint64_t strides[4]; // bytes from one element to the next
-    uint64_t unused[5];
+    int32_t coordinates[5];
+    uint32_t num_coordinates; // 0: the program has set none
+    uint32_t stack;           // of the registration, a line of the file `stacks`; 0: not known
+    uint32_t unused[3];
 };
 
 enum probe_task_flag {
@@ -69,22 +69,20 @@ enum probe_task_flag {
 };
 
 struct probe_task {
-    uint64_t submit_ns;
+    uint64_t submit_ns;    // CLOCK_MONOTONIC, as all times
     uint64_t first_access; // in the stream of accesses
     uint32_t num_accesses;
     uint32_t codelet; // a name
     uint32_t name;
     uint32_t flags;
-    int32_t priority;
-    uint32_t thread; // that submitted it
-    uint32_t context;
-    uint32_t unused;
     uint64_t arguments; // XXH3 of the bytes at cl_arg; 0 if their number isn't known
-    uint64_t unused2;
+    uint32_t stack;     // of the submission, a line of the file `stacks`; 0: not known
+    uint32_t unused[5];
 };
 
 enum probe_access_flag {
     PROBE_NO_ORDER = 1, // sequential consistency is off for this access
+    PROBE_ORDERED = 2,  // its mode leaves the order free, but the probe doesn't; COMMUTE is left out of the mode
 };
 
 struct probe_access {
@@ -101,8 +99,7 @@ struct probe_event {
     uint64_t time_ns;
     uint32_t kind;
     int32_t worker;
-    int32_t node;
-    uint32_t unused;
+    uint32_t unused[2];
 };
 
 enum probe_hash_time { PROBE_BEFORE = 1, PROBE_AFTER };

@@ -1,26 +1,40 @@
-// A hash table from a name's hash to its record.
+// A hash table from the hash of a name to its record, and from that of a stack to its line.
 #include "names.h"
 
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { SLOTS = 1 << 16, MOST = SLOTS / 2 };
+enum { SLOTS = 1 << 16, MOST = SLOTS / 2, FRAMES = 16, LINE = 1 << 13 };
 
 static struct {
     uint64_t hash;
     uint32_t index;
 } slots[SLOTS];
-static uint32_t num_names;
+static uint32_t num_names, num_stacks;
 
 static uint32_t append(struct log *log, const char *name)
 {
     struct probe_name record = {0};
     strncpy(record.text, name, sizeof record.text - 1);
     return (uint32_t)log_append(log, PROBE_NAMES, &record);
+}
+
+// The index for a hash, which is 0 if it is new; NULL: there is no room for more.
+static uint32_t *find(uint64_t hash)
+{
+    size_t slot = hash % SLOTS;
+    while (slots[slot].index != 0 && slots[slot].hash != hash)
+        slot = (slot + 1) % SLOTS;
+    if (slots[slot].index == 0 && num_names + num_stacks >= MOST)
+        return NULL;
+    slots[slot].hash = hash;
+    return &slots[slot].index;
 }
 
 uint32_t name_index(struct log *log, const char *name)
@@ -31,19 +45,11 @@ uint32_t name_index(struct log *log, const char *name)
     }
     if (name == NULL || name[0] == '\0')
         return 0;
-    uint64_t hash = XXH3_64bits(name, strlen(name));
-    size_t slot = hash % SLOTS;
-    while (slots[slot].index != 0) {
-        if (slots[slot].hash == hash)
-            return slots[slot].index;
-        slot = (slot + 1) % SLOTS;
-    }
-    if (num_names >= MOST)
-        return 0;
-    slots[slot].hash = hash;
-    slots[slot].index = append(log, name);
+    uint32_t *index = find(XXH3_64bits(name, strlen(name)));
+    if (index == NULL || *index != 0)
+        return index == NULL ? 0 : *index;
     num_names++;
-    return slots[slot].index;
+    return *index = append(log, name);
 }
 
 // Without one, a performance model has one, or the function: by the program, or by the dynamic linker,
@@ -68,4 +74,37 @@ uint32_t codelet_name(struct log *log, struct starpu_task *task)
     snprintf(place, sizeof place, "%s+0x%tx", file == NULL ? found.dli_fname : file + 1,
              (char *)codelet->cpu_funcs[0] - (char *)found.dli_fbase);
     return name_index(log, place);
+}
+
+void write_frames(int file, const char *text, void *const *frames, int count)
+{
+    char line[LINE];
+    int used = snprintf(line, sizeof line, "%s", text);
+    for (int i = 0; i < count; i++) {
+        Dl_info info = {0};
+        const bool is_known = dladdr(frames[i], &info) != 0;
+        const int more =
+            snprintf(line + used, sizeof line - (size_t)used, "\t%p\t%p\t%s\t%s", frames[i], info.dli_fbase,
+                     is_known && info.dli_sname != NULL ? info.dli_sname : "", is_known ? info.dli_fname : "");
+        if (more >= (int)sizeof line - used - 1)
+            break; // the frames before are enough
+        used += more;
+    }
+    line[used++] = '\n';
+    const ssize_t written = write(file, line, (size_t)used);
+    (void)written; // nothing else could be said of it
+}
+
+uint32_t stack_number(struct log *log)
+{
+    void *frames[FRAMES];
+    char text[16];
+    const int count = backtrace(frames, FRAMES);
+    uint32_t *index = find(XXH3_64bits(frames, (size_t)count * sizeof *frames));
+    if (index == NULL || *index != 0)
+        return index == NULL ? 0 : *index;
+    *index = ++num_stacks;
+    snprintf(text, sizeof text, "%u", *index);
+    write_frames(log->stacks_file, text, frames, count);
+    return *index;
 }

@@ -46,7 +46,6 @@ static void init(unsigned id)
 static void deinit(unsigned id)
 {
     struct context *context = starpu_sched_ctx_get_policy_data(id);
-    recorder_stop();
     pthread_mutex_destroy(&context->lock);
     free(context->ready.heap);
     free(context);
@@ -94,12 +93,27 @@ static unsigned workers_before(unsigned context, unsigned worker, struct starpu_
     return before;
 }
 
+// A reduction has the same bits each time only if one worker computes all contributions.
+static bool is_bound_to_first(struct starpu_task *task)
+{
+    const unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
+    for (unsigned i = 0; settings->ordered && i < num_accesses; i++) {
+        if ((STARPU_TASK_GET_MODE(task, i) & STARPU_REDUX) != 0)
+            return true;
+    }
+    return false;
+}
+
 // A task may run on the first `max_workers` workers that can run it, so that one worker always may.
 static bool may_run(struct starpu_task *task, const void *state)
 {
     const struct candidate *candidate = state;
+    if (task_is_held(task))
+        return false;
     if (!starpu_worker_can_execute_task_first_impl(candidate->worker, task, NULL))
         return false;
+    if (is_bound_to_first(task))
+        return workers_before(candidate->context, candidate->worker, task) == 0;
     if (settings->max_workers == 0 || candidate->rank < settings->max_workers)
         return true;
     return is_restricted(task) && workers_before(candidate->context, candidate->worker, task) < settings->max_workers;
@@ -208,10 +222,4 @@ EXPORT struct starpu_sched_policy *starpu_get_sched_lib_policy(const char *name)
         return NULL;
     }
     return &policy;
-}
-
-EXPORT struct starpu_sched_policy **starpu_get_sched_lib_policies(void)
-{
-    static struct starpu_sched_policy *policies[] = {&policy, NULL};
-    return policies;
 }

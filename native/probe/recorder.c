@@ -3,17 +3,18 @@
 
 #include "content.h"
 #include "crash.h"
+#include "handles.h"
 #include "keep.h"
 #include "log.h"
 #include "names.h"
 #include "poison.h"
+#include "sums.h"
 #include "undeclared.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,10 +25,14 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct settings settings;
 static bool is_started;
 static struct log *record_to; // NULL: nothing is recorded
-static uint64_t num_tasks;
-static const uintptr_t kept = ~(UINTPTR_MAX >> 1); // in a task's number: its contents are recorded
-static const uintptr_t used = ~(UINTPTR_MAX >> 1); // in a handle's number: a task has started with it
+static uint64_t num_tasks, num_own;
+// Above a task's number: its contents are recorded, it is held until another one starts, it is that one, its sums are
+// ordered.
+static const uintptr_t kept = UINT64_C(1) << 63, held = UINT64_C(1) << 62, awaited = UINT64_C(1) << 61;
+static const uintptr_t ordered = UINT64_C(1) << 60, all_marks = UINT64_C(15) << 60;
+static _Atomic bool is_released;
 static _Atomic uint64_t last_submitted;
+static handle_hook registered, unregistered;
 
 uint64_t now_ns(void)
 {
@@ -39,24 +44,6 @@ uint64_t now_ns(void)
 uint64_t last_submission_ns(void)
 {
     return last_submitted;
-}
-
-// Open MPI's mpirun, MPICH's mpiexec and launchers derived from it, Slurm's srun: as starpullm/processes/keeper.py.
-static void read_rank(struct probe_header *header)
-{
-    static const char *const variables[][2] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                                               {"PMI_RANK", "PMI_SIZE"},
-                                               {"PMIX_RANK", "SLURM_STEP_NUM_TASKS"},
-                                               {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
-    header->rank = -1;
-    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
-        const char *rank = getenv(variables[i][0]), *size = getenv(variables[i][1]);
-        if (rank != NULL && size != NULL) {
-            header->rank = atoi(rank);
-            header->num_ranks = (uint32_t)atoi(size);
-            return;
-        }
-    }
 }
 
 static void note_exit(int status, void *unused)
@@ -83,9 +70,6 @@ static void open_log(void)
         .magic = PROBE_MAGIC,
         .format = PROBE_FORMAT,
         .pid = (uint32_t)getpid(),
-        .num_workers = starpu_worker_get_count(),
-        .seed = settings.seed,
-        .start_ns = now_ns(),
     };
     int version[3];
     read_rank(&header);
@@ -99,6 +83,7 @@ static void open_log(void)
     pthread_atfork(NULL, NULL, forget_log);
     on_exit(note_exit, NULL);
     crash_watch(record_to->header, record_to->stack_file);
+    handles_start(registered, unregistered);
     if (settings.watch)
         undeclared_start(record_to->header, record_to->undeclared_file);
 }
@@ -115,14 +100,6 @@ const struct settings *recorder_start(void)
     }
     pthread_mutex_unlock(&lock);
     return &settings;
-}
-
-void recorder_stop(void)
-{
-    pthread_mutex_lock(&lock);
-    if (record_to != NULL)
-        record_to->header->deinit_count++;
-    pthread_mutex_unlock(&lock);
 }
 
 __attribute__((destructor)) static void end_log(void)
@@ -165,14 +142,24 @@ static uint32_t flags_of(const struct starpu_task *task)
 
 static uint32_t number_of(starpu_data_handle_t handle)
 {
-    return (uint32_t)((uintptr_t)starpu_data_get_sched_data(handle) & ~used) - 1;
+    return known_of(handle)->number - 1;
+}
+
+static bool has_mark(const struct starpu_task *task, uintptr_t mark)
+{
+    return ((uintptr_t)task->sched_data & mark) != 0;
+}
+
+static bool is_own(uint32_t flags)
+{
+    return (flags & (PROBE_NO_CODELET | PROBE_INTERNAL | PROBE_ACQUIRE)) == 0;
 }
 
 static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t hash)
 {
     struct probe_contents record = {.hash = hash, .bytes = content_bytes(handle, interface)};
     pthread_mutex_lock(&lock);
-    bool is_new = record_to != NULL && record.bytes > 0 && keep_reserve(&settings, record_to, &record);
+    bool is_new = record_to != NULL && record.bytes > 0 && keep_reserve(&settings, &record);
     int file = is_new ? record_to->bytes_file : -1;
     pthread_mutex_unlock(&lock);
     if (!is_new)
@@ -193,7 +180,7 @@ static void look_at_the_last(starpu_data_handle_t handle)
     void *interface = starpu_data_get_interface_on_node(handle, STARPU_MAIN_RAM);
     struct probe_hash hash = {.time = PROBE_BEFORE};
     bool is_kept = false;
-    if (starpu_data_get_home_node(handle) != STARPU_MAIN_RAM || starpu_data_get_sched_data(handle) == NULL ||
+    if (starpu_data_get_home_node(handle) != STARPU_MAIN_RAM ||
         !content_hash(handle, interface, STARPU_MAIN_RAM, &hash.hash))
         return;
     pthread_mutex_lock(&lock);
@@ -216,42 +203,35 @@ static void look_at_the_last(starpu_data_handle_t handle)
         keep_contents(handle, interface, hash.hash);
 }
 
-// Of StarPU's own interfaces: the methods, and what they did to unregister a handle.
-static struct starpu_data_interface_ops *watched[STARPU_MAX_INTERFACE_ID];
-static void (*unregister[STARPU_MAX_INTERFACE_ID])(starpu_data_handle_t handle);
-
 static void unregistered(starpu_data_handle_t handle)
 {
-    int id = starpu_data_get_interface_id(handle);
     if (settings.hash)
         look_at_the_last(handle);
-    if (settings.watch && starpu_data_get_sched_data(handle) != NULL)
+    if (settings.watch)
         undeclared_remove(number_of(handle));
-    if (unregister[id] != NULL)
-        unregister[id](handle);
 }
 
-static void watch_unregistration(starpu_data_handle_t handle)
+static void registered(starpu_data_handle_t handle)
 {
-    int id = starpu_data_get_interface_id(handle);
-    if (id < 0 || id >= STARPU_MAX_INTERFACE_ID || watched[id] != NULL)
-        return;
-    watched[id] = starpu_data_get_interface_ops(handle);
-    unregister[id] = watched[id]->unregister_data_handle;
-    watched[id]->unregister_data_handle = unregistered;
+    pthread_mutex_lock(&lock);
+    if (record_to != NULL && settings.stacks)
+        make_known(handle)->stack = stack_number(record_to);
+    pthread_mutex_unlock(&lock);
 }
 
-// A handle's number is in the field that StarPU keeps in it for schedulers. It is 0 in a new handle, also in one at the
-// address of another that was unregistered.
-static uint32_t handle_number(starpu_data_handle_t handle)
+static uint32_t numbered(starpu_data_handle_t handle)
 {
-    if (starpu_data_get_sched_data(handle) != NULL)
+    struct known *known = make_known(handle);
+    if (known->number != 0)
         return number_of(handle);
     struct probe_handle record = {
         .bytes = starpu_data_get_size(handle),
         .interface = starpu_data_get_interface_id(handle),
+        .stack = known->stack,
     };
     struct layout layout;
+    record.num_coordinates = starpu_data_get_coordinates_array(
+        handle, sizeof record.coordinates / sizeof *record.coordinates, record.coordinates);
     if (content_layout(record.interface, starpu_data_get_interface_on_node(handle, STARPU_MAIN_RAM), &layout)) {
         record.address = layout.address;
         record.element_bytes = (uint32_t)layout.element_bytes;
@@ -263,9 +243,9 @@ static uint32_t handle_number(starpu_data_handle_t handle)
         undeclared_add((uint32_t)index, NULL);
     else if (settings.watch && record.address != 0)
         undeclared_add((uint32_t)index, &layout);
-    starpu_data_set_sched_data(handle, (void *)(uintptr_t)(index + 1));
-    watch_unregistration(handle);
-    return (uint32_t)index;
+    known->number = (uint32_t)index + 1;
+    handles_watch(starpu_data_get_interface_ops(handle));
+    return number_of(handle);
 }
 
 static void append_task(struct starpu_task *task, uint32_t flags)
@@ -278,16 +258,15 @@ static void append_task(struct starpu_task *task, uint32_t flags)
         .codelet = codelet_name(record_to, task),
         .name = name_index(record_to, starpu_task_get_name(task)),
         .flags = flags,
-        .priority = task->priority,
-        .thread = (uint32_t)syscall(SYS_gettid),
-        .context = task->sched_ctx,
         .arguments = task->cl_arg == NULL || task->cl_arg_size == 0 ? 0 : XXH3_64bits(task->cl_arg, task->cl_arg_size),
+        .stack = settings.stacks && is_own(flags) ? stack_number(record_to) : 0,
     };
     for (unsigned i = 0; i < num_accesses; i++) {
+        const bool is_ordered = has_mark(task, ordered) && is_sum(task, i);
         struct probe_access access = {
-            .handle = handle_number(STARPU_TASK_GET_HANDLE(task, i)),
-            .mode = STARPU_TASK_GET_MODE(task, i),
-            .flags = has_no_order(task, i) ? PROBE_NO_ORDER : 0,
+            .handle = numbered(STARPU_TASK_GET_HANDLE(task, i)),
+            .mode = STARPU_TASK_GET_MODE(task, i) & ~(is_ordered ? STARPU_COMMUTE : 0u),
+            .flags = (has_no_order(task, i) ? PROBE_NO_ORDER : 0) | (is_ordered ? PROBE_ORDERED : 0),
         };
         log_append(record_to, PROBE_ACCESSES, &access);
     }
@@ -297,15 +276,37 @@ static void append_task(struct starpu_task *task, uint32_t flags)
 
 uint64_t task_number(const struct starpu_task *task)
 {
-    return ((uintptr_t)task->sched_data & ~kept) - 1;
+    return ((uintptr_t)task->sched_data & ~all_marks) - 1;
+}
+
+bool task_is_held(const struct starpu_task *task)
+{
+    return has_mark(task, held) && !is_released;
+}
+
+// Whether the next number in the list is this one: both ascend.
+static bool take_held(uint64_t own)
+{
+    char *end;
+    if (settings.held == NULL || strtoull(settings.held, &end, 10) != own)
+        return false;
+    settings.held = *end == ',' ? end + 1 : NULL;
+    return true;
+}
+
+static uintptr_t marks_of_own(struct starpu_task *task)
+{
+    const uint64_t own = num_own++;
+    const bool is_new = task->sched_data == NULL && !task->regenerate; // not submitted before, nor again
+    return (keep_task(&settings, task, own) ? kept : 0) | (take_held(own) ? held : 0) |
+           (own == settings.until ? awaited : 0) | (settings.ordered && is_new ? ordered : 0);
 }
 
 static void number_and_append(struct starpu_task *task, uint32_t flags)
 {
     uintptr_t number = ++num_tasks;
-    bool is_own = (flags & (PROBE_NO_CODELET | PROBE_INTERNAL | PROBE_ACQUIRE)) == 0;
-    if (settings.keep != KEEP_NOTHING && is_own && keep_task(&settings, task))
-        number |= kept;
+    if (is_own(flags))
+        number |= marks_of_own(task);
     task->sched_data = (void *)number;
     if (settings.watch && runs(task) && (flags & PROBE_INTERNAL) == 0)
         undeclared_submitted();
@@ -318,6 +319,8 @@ void recorder_submitted(struct starpu_task *task)
     pthread_mutex_lock(&lock);
     number_and_append(task, flags_of(task));
     pthread_mutex_unlock(&lock);
+    if (has_mark(task, ordered) && record_to != NULL)
+        order_sums(task);
 }
 
 static void append_event(const struct starpu_task *task, uint32_t kind)
@@ -327,7 +330,6 @@ static void append_event(const struct starpu_task *task, uint32_t kind)
         .task = task_number(task),
         .kind = kind,
         .worker = kind == PROBE_READY ? -1 : worker,
-        .node = kind == PROBE_READY || worker < 0 ? -1 : (int32_t)starpu_worker_get_memory_node((unsigned)worker),
     };
     pthread_mutex_lock(&lock);
     event.time_ns = now_ns();
@@ -375,7 +377,7 @@ static void hash_access(struct starpu_task *task, unsigned access, enum probe_ha
     if (record_to != NULL)
         log_append(record_to, PROBE_HASHES, &record);
     pthread_mutex_unlock(&lock);
-    if (((uintptr_t)task->sched_data & kept) != 0)
+    if (has_mark(task, kept))
         keep_contents(handle, interface, record.hash);
 }
 
@@ -396,10 +398,10 @@ static bool is_alone(struct starpu_task *task, unsigned access)
 // Memory that StarPU has allocated for a handle contains what other handles left there, until a task writes it.
 static void clear_new(starpu_data_handle_t handle, void *interface, enum starpu_data_access_mode mode)
 {
-    uintptr_t number = (uintptr_t)starpu_data_get_sched_data(handle);
-    if (number == 0 || (number & used) != 0)
+    struct known *known = known_of(handle);
+    if (known == NULL || known->has_started)
         return;
-    starpu_data_set_sched_data(handle, (void *)(number | used));
+    known->has_started = true;
     if (only_writes(mode) && starpu_data_get_home_node(handle) < 0 && interface != NULL)
         poison_clear(handle, interface);
 }
@@ -446,6 +448,8 @@ void recorder_started(struct starpu_task *task)
     if (task->sched_data == NULL)
         number_and_append(task, flags_of(task) | PROBE_LATE);
     pthread_mutex_unlock(&lock);
+    if (has_mark(task, awaited))
+        is_released = true;
     if (worker >= 0 && (settings.hash || settings.poison))
         look_before(task, starpu_worker_get_memory_node((unsigned)worker));
     crash_task(task_number(task));
@@ -463,7 +467,8 @@ static void look_after(struct starpu_task *task, unsigned node)
     unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
         enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
-        bool is_its_own = settings.max_workers == 1 || ((mode & STARPU_COMMUTE) == 0 && !has_no_order(task, i));
+        bool may_commute = (mode & STARPU_COMMUTE) != 0 && !has_mark(task, ordered);
+        bool is_its_own = settings.max_workers == 1 || (!may_commute && !has_no_order(task, i));
         if (can_read(mode, node) && is_its_own)
             hash_access(task, i, PROBE_AFTER, node);
     }

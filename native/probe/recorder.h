@@ -10,7 +10,6 @@
 // Opens the log on the first call; StarPU may be started several times in a process. Settings stay those of the first
 // call.
 const struct settings *recorder_start(void);
-void recorder_stop(void);
 
 // Gives the task its number, by order of submission, and records it with its accesses.
 void recorder_submitted(struct starpu_task *task);
@@ -22,6 +21,9 @@ void recorder_ended(struct starpu_task *task);
 
 // The number that a task has from its submission.
 uint64_t task_number(const struct starpu_task *task);
+
+// Whether the settings let a task wait for another one, which hasn't started yet.
+bool task_is_held(const struct starpu_task *task);
 
 // CLOCK_MONOTONIC, and when a task was last submitted, in nanoseconds.
 uint64_t now_ns(void);

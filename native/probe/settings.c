@@ -12,6 +12,7 @@ static uint64_t number(const char *name)
 
 struct settings read_settings(void)
 {
+    const char *held = getenv("STARPULLM_PROBE_HELD");
     const char *keep = getenv("STARPULLM_PROBE_CONTENTS");
     bool keeps = keep != NULL && keep[0] != '\0', from_free = keeps && strcmp(keep, "free") == 0;
     return (struct settings){
@@ -21,7 +22,11 @@ struct settings read_settings(void)
         .delay_us = (unsigned)number("STARPULLM_PROBE_DELAY_US"),
         .settle_us = (unsigned)number("STARPULLM_PROBE_SETTLE_US"),
         .settle_ms = (unsigned)number("STARPULLM_PROBE_SETTLE_MS"),
+        .held = held == NULL || held[0] == '\0' ? NULL : held,
+        .until = number("STARPULLM_PROBE_UNTIL"),
+        .ordered = number("STARPULLM_PROBE_ORDERED") != 0,
         .hash = number("STARPULLM_PROBE_HASH") != 0,
+        .stacks = number("STARPULLM_PROBE_STACKS") != 0,
         .watch = number("STARPULLM_PROBE_WATCH") != 0,
         .poison = (enum poison_mode)(number("STARPULLM_PROBE_POISON") % (POISON_LARGE + 1)),
         .keep = !keeps      ? KEEP_NOTHING
@@ -30,4 +35,22 @@ struct settings read_settings(void)
         .kept_task = number("STARPULLM_PROBE_CONTENTS"),
         .kept_bytes = number("STARPULLM_PROBE_CONTENTS_BYTES"),
     };
+}
+
+// Open MPI's mpirun, MPICH's mpiexec and launchers derived from it, Slurm's srun: as starpullm/processes/keeper.py.
+void read_rank(struct probe_header *header)
+{
+    static const char *const variables[][2] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                               {"PMI_RANK", "PMI_SIZE"},
+                                               {"PMIX_RANK", "SLURM_STEP_NUM_TASKS"},
+                                               {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+    header->rank = -1;
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *rank = getenv(variables[i][0]), *size = getenv(variables[i][1]);
+        if (rank != NULL && size != NULL) {
+            header->rank = atoi(rank);
+            header->num_ranks = (uint32_t)atoi(size);
+            return;
+        }
+    }
 }

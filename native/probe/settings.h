@@ -1,6 +1,8 @@
 // What a run of the probe does, from environment variables, since the program knows nothing of it.
 #pragma once
 
+#include "log_format.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -15,7 +17,11 @@ struct settings {
     unsigned delay_us;     // longest random delay of a task
     unsigned settle_us;    // tasks wait until nothing has been submitted for so long
     unsigned settle_ms;    // all these waits together
+    const char *held;      // tasks that wait until another one starts: numbers that ascend, with commas; or NULL
+    uint64_t until;        // that other one; all of them among the program's own tasks
+    bool ordered;          // sums, of which the order is free
     bool hash;
+    bool stacks;                                               // of submissions and of registrations
     bool watch;                                                // accesses that tasks don't declare
     enum poison_mode poison;                                   // of what tasks declare as written only
     enum { KEEP_NOTHING, KEEP_ONE_TASK, KEEP_FROM_FREE } keep; // whose contents are recorded
@@ -25,3 +31,6 @@ struct settings {
 
 // Reads STARPULLM_PROBE_*; a value that is no number counts as 0.
 struct settings read_settings(void);
+
+// Sets this process's rank, and the number of ranks.
+void read_rank(struct probe_header *header);

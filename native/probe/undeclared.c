@@ -4,9 +4,9 @@
 #include "undeclared.h"
 
 #include "instrument/fault.h"
+#include "names.h"
 #include "pages.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
 #include <pthread.h>
@@ -16,9 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-enum { FRAMES = 24, TASK_FAULTS = 64, ALL_FAULTS = 20000, OPENED = 256, LINE = 1 << 13 };
+enum { FRAMES = 24, TASK_FAULTS = 64, ALL_FAULTS = 20000, OPENED = 256 };
 static const uint64_t most_padding = UINT64_C(1) << 30;
 
 struct handle {
@@ -420,22 +419,10 @@ void undeclared_begin(const struct starpu_task *begun, uint64_t number, struct d
 
 static void write_fault(const struct fault *fault)
 {
-    char line[LINE];
-    int used = snprintf(line, sizeof line, "%llu\t%u\t%llu\t%c\t%d", (unsigned long long)task.number, fault->handle,
-                        (unsigned long long)fault->element, fault->is_write ? 'w' : 'r', fault->is_declared);
-    for (int i = 0; i < fault->num_frames; i++) {
-        Dl_info info = {0};
-        const bool is_known = dladdr(fault->frames[i], &info) != 0;
-        const int more =
-            snprintf(line + used, sizeof line - (size_t)used, "\t%p\t%p\t%s\t%s", fault->frames[i], info.dli_fbase,
-                     is_known && info.dli_sname != NULL ? info.dli_sname : "", is_known ? info.dli_fname : "");
-        if (more >= (int)sizeof line - used - 1)
-            break; // the frames before are enough
-        used += more;
-    }
-    line[used++] = '\n';
-    const ssize_t written = write(output, line, (size_t)used);
-    (void)written; // nothing else could be said of it
+    char text[80];
+    snprintf(text, sizeof text, "%llu\t%u\t%llu\t%c\t%d", (unsigned long long)task.number, fault->handle,
+             (unsigned long long)fault->element, fault->is_write ? 'w' : 'r', fault->is_declared);
+    write_frames(output, text, fault->frames, fault->num_frames);
 }
 
 void undeclared_end(void)

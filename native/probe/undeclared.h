@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 // From now on memory of StarPU's own for handles has pages for itself. `file` is where accesses are written, one a
-// line: task, handle, element, r or w, whether the task has declared to read there, then for each frame of the stack,
-// the innermost first, address, where its module begins, function and the module's path, all parted by tabs.
+// line: task, handle, element, r or w, and whether the task has declared to read there, parted by tabs, then the frames
+// of the stack.
 void undeclared_start(struct probe_header *header, int file);
 
 // All memory can be accessed, from now on or until the next task.

@@ -48,6 +48,12 @@ _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPAR
     "--replay", metavar="SCHEDULE", help="Only run this schedule again, with PROGRAM's input and output here."
 )
 @click.option("--wrapper", metavar="COMMAND", default="", help="With --replay: before PROGRAM, such as 'gdb --args'.")
+@click.option(
+    "--sums",
+    type=click.Choice(["free", "ordered"]),
+    default="free",
+    help="Order of accesses with REDUX and COMMUTE: any, or that of submission, to compare bits.",
+)
 @click.option("--no-poison", is_flag=True, help="Leave out the runs with poison.")
 @click.option(
     "--tolerance", metavar="4ulp|1e-6", help="Bound of contents whose order is free (REDUX, COMMUTE): ULP, or relative."
@@ -81,7 +87,8 @@ def command(
     """
     if replay is not None:
         whole = (program, *arguments)
-        sys.exit(replay_program(whole, replay, workers=settings["workers"], wrapper=shlex.split(wrapper)))
+        chosen = {name: settings[name] for name in ("workers", "sums")}
+        sys.exit(replay_program(whole, replay, **chosen, wrapper=shlex.split(wrapper)))
     with progress_bar(hidden=as_json) as progress:
         bar = progress.add_task("probe", total=runs + NUM_STANDARD_RUNS - no_poison)
         result = probe_program(

@@ -37,10 +37,10 @@ def _types() -> dict[str, np.dtype[np.void]]:
 HEADER, *_RECORDS = _types().values()
 RECORDS: Final = dict(zip(_STREAMS, _RECORDS, strict=True))
 MAGIC: Final = b"STPPROBE"
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 NO_CODELET, NOWHERE, INTERNAL, ACQUIRE, LATE, LAST = 1, 2, 4, 8, 16, 32
-NO_ORDER = 1
+NO_ORDER, ORDERED = 1, 2
 READY, START, END = 1, 2, 3
 WAS_FILLED = 1 << 63
 """Of a hash's ``poison_left``: there was something else than zeros where a task has left poison."""
@@ -116,17 +116,9 @@ class ProbeLog:
 
     def times(self, kind: int) -> NDArray[np.int64]:
         """Return when each task was ready, started or ended; -1 if it never was."""
-        return self._of_tasks("time_ns", kind)
-
-    @cached_property
-    def workers(self) -> NDArray[np.int64]:
-        """The worker on which each task ran; -1 if it never started."""
-        return self._of_tasks("worker", START)
-
-    def _of_tasks(self, member: str, kind: int) -> NDArray[np.int64]:
         values = np.full(len(self.tasks), -1, np.int64)
         mine = self.events[self.events["kind"] == kind]
-        values[mine["task"].astype(np.int64)] = mine[member]
+        values[mine["task"].astype(np.int64)] = mine["time_ns"]
         return values
 
 

@@ -26,9 +26,11 @@ from starpullm.probe.findings import Finding, Kind, first_of_each
 from starpullm.probe.flow import Flow
 from starpullm.probe.intended import Intended, read_intended, split_intended
 from starpullm.probe.linkage import program_of
-from starpullm.probe.order import broken_order
+from starpullm.probe.narrow import NARROWED, Narrowing
+from starpullm.probe.places import with_places
 from starpullm.probe.poison import explain_poison, left_unwritten, of_unwritten, used_unwritten
 from starpullm.probe.recorded import RecordedRun, last_moments, record
+from starpullm.probe.replay import schedule_of
 from starpullm.probe.result import ProbeResult, verdict
 from starpullm.probe.schedules import Schedule
 from starpullm.probe.undeclared import Watched, undeclared_accesses
@@ -58,6 +60,7 @@ def probe_program(
     time_limit: float | None = None,
     tolerance: str | None = None,
     tolerance_type: str | None = None,
+    sums: str = "free",
     poison: bool = True,
     keep: Path | None = None,
     intended: Path | None = None,
@@ -84,6 +87,8 @@ def probe_program(
         How far contents may be off that come from accesses whose order is free: ``"4ulp"``, or ``"1e-6"`` relative to
         the larger of two magnitudes; and what their elements are, which StarPU doesn't know: ``"float"``,
         ``"double"``, or ``"by-size"``: float of 4 bytes and double of 8. Without them, such contents may be anything.
+    sums
+        ``"ordered"``: accesses whose order is free (COMMUTE, REDUX) come in the order of submission.
     poison
         Whether to run with poison in what tasks declare as written only.
     keep
@@ -112,7 +117,15 @@ def probe_program(
     known = read_intended(intended) if intended else ()
     with _place(keep) as directory:
         judge = _Judge(
-            tuple(command), directory, workers, time_limit, bound, progress, keeps=keep is not None, intended=known
+            tuple(command),
+            directory,
+            workers,
+            time_limit,
+            bound,
+            progress,
+            keeps=keep is not None,
+            intended=known,
+            ordered=sums == "ordered",
         )
         return judge.verdict(runs, seed, poison)
 
@@ -147,8 +160,9 @@ class _Judge:
         *,
         keeps: bool,
         intended: Iterable[Intended],
+        ordered: bool,
     ) -> None:
-        self._keeps = keeps
+        self._keeps, self._ordered = keeps, ordered
         self._command, self._directory, self._workers = command, directory, workers
         self._asked_limit, self._time_limit = time_limit, time_limit or FIRST_TIME_LIMIT
         self._tolerance, self._progress = tolerance, progress
@@ -156,7 +170,7 @@ class _Judge:
         self._moments: list[str] = []
         self._seconds: dict[str, float] = {}
         self._totals: Counter[str] = Counter()
-        self._flows: list[Flow] = []
+        self._flows: dict[tuple[str, int], Flow] = {}
         self._schedules: dict[str, Schedule] = {}
         self._unsteady: dict[int, NDArray[np.bool_]] = {}
         self._again = 0
@@ -282,12 +296,17 @@ class _Judge:
 
     def _run_again(self, schedule: Schedule, keep: str) -> RecordedRun:
         self._again += 1
-        return self._record(schedule, f"again-{self._again}", keep)
+        run = self._record(schedule, f"again-{self._again}", keep)
+        if not keep:
+            self._remove(self._directory / f"again-{self._again}")
+        return run
 
     def _record(self, schedule: Schedule, folder: str, keep: str) -> RecordedRun:
         place = self._directory / folder
         temporary = () if self._keeps else (self._directory,)
-        return record(self._command, schedule, place, self._workers, self._time_limit, keep, temporary)
+        as_asked = replace(schedule, ordered=self._ordered)
+        run = record(self._command, as_asked, place, self._workers, self._time_limit, keep, temporary)
+        return replace(run, schedule=schedule)
 
     def _add(self, rank: int, findings: Iterable[Finding]) -> None:
         self._findings += [replace(finding, rank=rank) for finding in findings]
@@ -315,7 +334,7 @@ class _Judge:
 
     def _claims(self, run: RecordedRun) -> None:
         for rank, flow in run.flows.items():
-            self._flows.append(flow)
+            self._flows[run.schedule.name, rank] = flow
             self._add(rank, written_though_read(run.schedule.name, flow))
             self._add(rank, changed_between(run.schedule.name, flow))
             seen = flow.before[1] | flow.after[1] | ~flow.has_function[flow.task]
@@ -341,12 +360,18 @@ class _Judge:
                 found = list(explain_poison(flow, other, found))
             else:
                 found += changed_between(name, other)
-                found += broken_order(name, other)
-                self._flows.append(other)
+                self._flows[name, rank] = other
             if self._tolerance is not None:
                 found += beyond_tolerance(self._tolerance, flow, other, comparison, name)
             self._add(rank, found)
         return not any(finding.kind.forbids_comparison for finding in self._findings)
+
+    def _narrowed(self, findings: Sequence[Finding], reference: RecordedRun) -> Iterator[Finding]:
+        """Tell of findings in perturbed schedules two tasks whose order is enough; tasks of ranks aren't looked at."""
+        narrowing = Narrowing(next(iter(reference.flows.values())), self._run_again)
+        for finding in findings:
+            other = self._flows.get((finding.schedule, -1)) if finding.kind in NARROWED else None
+            yield finding if other is None else narrowing.narrowed(finding, other)
 
     def _with_witnesses(self, findings: Iterable[Finding]) -> list[Finding]:
         """Tell the first differing element of the first findings about other outputs.
@@ -358,7 +383,7 @@ class _Judge:
             if left[finding.kind] == 0:
                 result.append(finding)
                 continue
-            schedule = self._schedules[finding.schedule]
+            schedule = schedule_of(finding.again) if finding.again else self._schedules[finding.schedule]
             if finding.kind is Kind.OUTPUT_DIFFERS:
                 result.append(with_first_element(finding, schedule, self._run_again))
             elif has_read_poison(finding, schedule, self._run_again):
@@ -374,8 +399,9 @@ class _Judge:
         """Yield a command for the first schedule with a finding about a task, or an ending: it runs that again."""
         for finding in findings:
             if finding.schedule in self._schedules:
-                words = shlex.quote(self._schedules[finding.schedule].words)
-                yield f"starpullm probe --workers {self._workers} --replay {words} -- {shlex.join(self._command)}"
+                words = shlex.quote(finding.again or self._schedules[finding.schedule].words)
+                options = f"--workers {self._workers}" + " --sums ordered" * self._ordered
+                yield f"starpullm probe {options} --replay {words} -- {shlex.join(self._command)}"
                 return
 
     def _count(self, comparison: Comparison) -> None:
@@ -385,13 +411,14 @@ class _Judge:
 
     def _result(self, reference: RecordedRun) -> ProbeResult:
         found = first_of_each([finding for finding in self._findings if not finding.kind.is_note])
-        found, excused, unused = split_intended(self._with_witnesses(found), self._intended)
+        found, excused, unused = split_intended(self._with_witnesses(self._narrowed(found, reference)), self._intended)
         faulty = {finding.codelet for finding in found if finding.kind.is_declaration}
         notes = [finding for finding in self._findings if finding.kind.is_note and finding.codelet not in faulty]
         notes = first_of_each(notes)
-        notes += never_changed(self._flows)
+        notes += never_changed(list(self._flows.values()))
         forbidden = [finding for finding in found if finding.kind.forbids_comparison]
         totals = self._totals
+        found, notes = (with_places(findings, reference.flows) for findings in (found, notes))
         outcome = Outcome.PASSED
         if found:
             outcome = Outcome.NOT_COMPARABLE if len(forbidden) == len(found) else Outcome.FAILED

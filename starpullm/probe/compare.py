@@ -136,6 +136,7 @@ class _Origin(Enum):
     OUTSIDE = 3  # no task wrote it
     APPLICATION = 4  # the application may have acquired it since
     NOBODY = 5  # nobody who declares that
+    ORDERED_SUM = 6  # tasks of which the contributions to it can't be read, in the order of submission
 
 
 class _Cause(Enum):
@@ -248,7 +249,7 @@ class _Pairs:
         """Return whether an input that no task handed on differs because of a free order, and else what to report."""
         if origin is _Origin.FREE:
             return True, None
-        if self.reference.is_last[self.reference.task[access]]:
+        if self.reference.is_last[self.reference.task[access]] and origin is not _Origin.ORDERED_SUM:
             return False, None  # the application may have changed its own data
         if origin is not _Origin.NOBODY:
             contents = int(self.reference.before[0][access]), int(self.other.before[0][access])
@@ -260,7 +261,8 @@ class _Pairs:
 
     def _free(self) -> NDArray[np.bool_]:
         flow = self.reference
-        result: NDArray[np.bool_] = flow.is_free | ((flow.mode & probe_log.MODE_REDUX) != 0)
+        is_sum = ((flow.mode & probe_log.MODE_REDUX) != 0) & ~flow.is_ordered_sum[flow.accesses]
+        result: NDArray[np.bool_] = flow.is_free | is_sum
         return result
 
     def _tasks_with(self, accesses: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -317,6 +319,8 @@ class _Pairs:
             return _Origin.FREE
         if min(sources) < 0:
             return _Origin.OUTSIDE
+        if self.reference.is_ordered_sum[sources[0]]:
+            return _Origin.ORDERED_SUM
         values = []
         for (hashes, known), source in zip(self._after_of_log, sources, strict=True):
             if not known[source]:
@@ -330,6 +334,12 @@ class _Pairs:
         text = "{task} found other contents in {handle} than in the reference schedule, "
         if origin is _Origin.OUTSIDE:
             text += "and no task of its process had written it"
+            return finding_of(Kind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
+        if origin is _Origin.ORDERED_SUM:
+            text += (
+                "although all tasks that add to it had equal inputs, and the same order: one of them reads or shares "
+            )
+            text += "something that it doesn't declare"
             return finding_of(Kind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
         writer, reader = self._writers(access)[1], int(self.other.task[access])
         suspects = tuple(self.other.name(task) for task in ran_between(self.other, writer, reader).tolist())

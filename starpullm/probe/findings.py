@@ -26,7 +26,6 @@ class Kind(Enum):
     CHANGING_INPUT = "input changes from run to run"
     INPUT_FROM_OUTSIDE = "input from outside"
     OTHER_TASKS = "other tasks"
-    ORDER = "order"
     ENDING = "ending"
     POISONED_ENDING = "ending with poison"
     BEYOND_TOLERANCE = "beyond the tolerance"
@@ -76,6 +75,10 @@ class Finding:
     """The first element that differs, counted from 0 in the order of the handle's dimensions; -1: not known."""
     expected: str = ""
     found: str = ""
+    again: str = ""
+    """Words of a schedule that shows it by the order of two tasks alone; nothing if none is known."""
+    places: str = ""
+    """Where the task was submitted and the handle registered; nothing if that isn't known."""
 
     def __str__(self) -> str:
         more = f" (and {self.count - 1} more like it)" if self.count > 1 else ""

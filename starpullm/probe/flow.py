@@ -79,6 +79,12 @@ class Flow:
         return self.is_unordered | _has(self.mode, probe_log.MODE_COMMUTE)
 
     @cached_property
+    def is_ordered_sum(self) -> NDArray[np.bool_]:
+        """Whether each access of the log is a contribution to a reduction, in the order of submission."""
+        is_ordered = _has(self.log.accesses["flags"], probe_log.ORDERED)
+        return is_ordered & _has(self.log.accesses["mode"], probe_log.MODE_REDUX)
+
+    @cached_property
     def is_unordered(self) -> NDArray[np.bool_]:
         """Whether sequential consistency is off for the access."""
         return _has(self.log.accesses["flags"][self.accesses], probe_log.NO_ORDER)
@@ -169,15 +175,17 @@ class Flow:
         return f"{text} (task {task})"
 
     def handle_name(self, handle: int) -> str:
-        """Return what findings call a handle: its number, and its elements, or the bytes of a single one."""
+        """Return what findings call a handle: number, coordinates if it has any, and its elements, or a single one."""
         record = self.log.handles[self.handle_of_log[handle]]
+        where = ", ".join(map(str, record["coordinates"][: record["num_coordinates"]].tolist()))
+        name = f"handle {handle} at ({where})" if where else f"handle {handle}"
         sizes = [int(size) for size in record["sizes"]]
         while len(sizes) > 1 and sizes[-1] <= 1:
             sizes.pop()
         if int(record["element_bytes"]) == 0 or sizes == [1]:
-            return f"handle {handle} ({_bytes(int(record['bytes']))})"
+            return f"{name} ({_bytes(int(record['bytes']))})"
         shape = "×".join(map(str, sizes))
-        return f"handle {handle} ({shape} elements of {_bytes(int(record['element_bytes']))})"
+        return f"{name} ({shape} elements of {_bytes(int(record['element_bytes']))})"
 
     def element_name(self, handle: int, element: int) -> str:
         """Return what findings call an element of a handle: its number, and its indices in a dense handle."""

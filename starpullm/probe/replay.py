@@ -7,15 +7,17 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from starpullm.errors import InvalidArgumentError
 from starpullm.probe import schedules
 from starpullm.probe.linkage import program_of
 from starpullm.probe.program import find_program, without_random_addresses
-from starpullm.probe.schedules import Schedule
+from starpullm.probe.schedules import Schedule, waiting
 
 _PERTURBED = re.compile(r"seed (\d+), (\d+) workers?, (\d+) us")
+_WAITING = re.compile(r"reference schedule, task (\d+) waits for task (\d+)")
 
 
 def schedule_of(words: str) -> Schedule:
@@ -23,6 +25,8 @@ def schedule_of(words: str) -> Schedule:
     known = {one.words: one for one in schedules.STANDARD}
     if words in known:
         return known[words]
+    if found := _WAITING.fullmatch(words):
+        return waiting([int(found[1])], int(found[2]))
     found = _PERTURBED.fullmatch(words)
     if found is None:
         raise InvalidArgumentError(
@@ -33,12 +37,14 @@ def schedule_of(words: str) -> Schedule:
     return Schedule(words, seed, workers, delay_us)
 
 
-def replay_program(command: Sequence[str], words: str, *, workers: int, wrapper: Sequence[str] = ()) -> int:
+def replay_program(
+    command: Sequence[str], words: str, *, workers: int, sums: str = "free", wrapper: Sequence[str] = ()
+) -> int:
     """Run a program once in a schedule, by the words that a probe has for it, and return its exit status.
 
     ``wrapper`` is a command that is put before the program, behind a launcher of ranks. What is recorded is removed.
     """
-    schedule = schedule_of(words)
+    schedule = replace(schedule_of(words), ordered=sums == "ordered")
     place = list(command).index(program_of(command))
     whole = [*command[:place], *wrapper, *command[place:]]
     whole[0] = find_program(whole[0])

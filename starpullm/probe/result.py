@@ -78,8 +78,9 @@ class ProbeResult(Result):
         for finding in sorted(self.findings, key=lambda finding: finding.kind.is_declaration):
             by_codelet.setdefault(finding.codelet, []).append(finding)
         for first, *others in by_codelet.values():
-            yield str(first)
-            yield from (f"  also {finding}" for finding in others)
+            yield from _with_places(first, "")
+            for finding in others:
+                yield from _with_places(finding, "  also ")
 
     def details(self) -> Iterator[str]:
         """Yield what was run, findings about results, then about declarations, notes, and an ended process's state."""
@@ -97,7 +98,14 @@ class ProbeResult(Result):
             yield f"not seen: the contents of {_counted(self.unseen, 'access')} can't be read"
         yield from (f"intended: {line}" for line in self.intended)
         yield from (f"intended, but not found: {line}" for line in self.not_found)
-        yield from (f"note: {note}" for note in self.notes)
+        for note in self.notes:
+            yield from _with_places(note, "note: ")
+
+
+def _with_places(finding: Finding, prefix: str) -> Iterator[str]:
+    yield f"{prefix}{finding}"
+    if finding.places:
+        yield f"{' ' * len(prefix)}  {finding.places}"
 
 
 def verdict(findings: Sequence[Finding], intended: Sequence[str] = ()) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -41,7 +41,8 @@ class Schedule:
     ``seed`` 0 takes them in the order of submission, any other number in an order that follows from it. At most
     ``max_workers`` tasks run at a time. Every fourth task is delayed, by up to ``delay_us`` microseconds. What a task
     declares as written only is filled with ``poison`` before. If ``watched``, contents aren't looked at, but accesses
-    that tasks don't declare.
+    that tasks don't declare. Tasks that are ``held`` wait until the task ``until`` starts.
+    Sums, whose order is free by their access modes, are ``ordered`` as they were submitted.
     """
 
     name: str
@@ -50,6 +51,9 @@ class Schedule:
     delay_us: int = 0
     poison: Poison = Poison.NONE
     watched: bool = False
+    held: tuple[int, ...] = ()
+    until: int = 0
+    ordered: bool = False
 
     @property
     def words(self) -> str:
@@ -84,7 +88,11 @@ class Schedule:
                 "STARPULLM_PROBE_DELAY_US": str(self.delay_us),
                 "STARPULLM_PROBE_SETTLE_US": str(_SETTLE_US),
                 "STARPULLM_PROBE_SETTLE_MS": str(_SETTLE_MS),
+                "STARPULLM_PROBE_ORDERED": str(int(self.ordered)),
+                "STARPULLM_PROBE_HELD": ",".join(map(str, self.held)),
+                "STARPULLM_PROBE_UNTIL": str(self.until),
                 "STARPULLM_PROBE_HASH": str(int(not self.watched)),
+                "STARPULLM_PROBE_STACKS": str(int(self.name == REFERENCE.name)),
                 "STARPULLM_PROBE_WATCH": str(int(self.watched)),
                 "STARPULLM_PROBE_POISON": str(int(self.poison)),
                 "STARPULLM_PROBE_CONTENTS": keep,
@@ -131,6 +139,13 @@ POISON_STAYS = (
 """They differ where a task uses what another one has left as it was."""
 
 STANDARD = (REFERENCE, WATCHED, REPEATED, POISONED, *POISON_STAYS)
+
+
+def waiting(held: Iterable[int], until: int) -> Schedule:
+    """Return the reference schedule, but for tasks, by number, that wait until another one starts."""
+    tasks = tuple(map(int, held))
+    name = f"reference schedule, task {', '.join(map(str, tasks))} waits for task {until}"
+    return Schedule(name, held=tasks, until=until)
 
 
 def perturbed(runs: int, seed: int, num_workers: int, delay_us: int) -> Sequence[Schedule]:

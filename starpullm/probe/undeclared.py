@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Self
 
-from starpullm.checks.source_line import source_line
 from starpullm.errors import FormatError
 from starpullm.files.header import reading
 from starpullm.probe.findings import Finding, Kind
 from starpullm.probe.flow import Flow
-
-_SYSTEM_LIBRARIES = ("libc.so", "libc-", "libm.so", "libm-", "ld-linux", "libstarpu")
-"""Functions in them were called by whoever made the mistake."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """An instruction, where its module begins in memory, its function if that is exported, and the module's path."""
-
-    address: int
-    base: int
-    function: str
-    module: str
+from starpullm.probe.places import Frame, frames_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +23,13 @@ class _Access:
     element: int
     is_write: bool
     is_declared: bool
-    frames: tuple[_Frame, ...]
+    frames: tuple[Frame, ...]
 
     @classmethod
     def parse(cls, line: str) -> Self:
         """Return what a line says; a `ValueError` is raised if it isn't of the format."""
         task, handle, element, kind, declared, *rest = line.split("\t")
-        columns = zip(*(rest[column::4] for column in range(4)), strict=True)
-        # Of a function that has called another one, the address behind the call is known.
-        frames = tuple(
-            _Frame(int(address, 16) - (number > 0), 0 if base == "(nil)" else int(base, 16), function, module)
-            for number, (address, base, function, module) in enumerate(columns)
-        )
-        return cls(int(task), int(handle), int(element), kind == "w", declared == "1", frames)
+        return cls(int(task), int(handle), int(element), kind == "w", declared == "1", frames_of(rest))
 
 
 def undeclared_accesses(schedule: str, flow: Flow) -> Iterator[Finding]:
@@ -92,30 +71,14 @@ def _finding(schedule: str, flow: Flow, task: int, handle: int, access: _Access)
     return Finding(kind, schedule, sentence, task, codelet, handle, rank=rank, element=access.element)
 
 
-def _place(frames: Sequence[_Frame]) -> str:
+def _place(frames: Sequence[Frame]) -> str:
     """Return the function and the line of the innermost frame of the program's own; nothing if there is none.
 
     Where no line is known, it is the outermost one: the task's function, and not one of a library.
     """
-    own = [frame for frame in frames if frame.module and not Path(frame.module).name.startswith(_SYSTEM_LIBRARIES)]
-    lines = [(frame, *_line(frame)) for frame in own]
-    for frame, function, line in lines:
-        if line:
-            return f"in {function or frame.function} ({line})"
-    for frame in own[-1:]:
-        where = f"{Path(frame.module).name}+0x{frame.address - frame.base:x}"
-        return f"in {frame.function} ({where})" if frame.function else f"at {where}"
-    return ""
-
-
-@cache
-def _line(frame: _Frame) -> tuple[str, str]:
-    """Return what the debugging information says: the function, and FILE:LINE; nothing if there is none."""
-    with suppress(OSError):
-        with Path(frame.module).open("rb") as file:
-            is_fixed = file.read(18)[16:18] == b"\x02\x00"  # ET_EXEC: addresses in the file are those in memory
-        return source_line(frame.module, frame.address if is_fixed else frame.address - frame.base)
-    return "", ""
+    places = [frame.place() for frame in frames if frame.is_own]
+    known = [text for text, is_line in places if is_line]
+    return known[0] if known else places[-1][0] if places else ""
 
 
 @dataclass(frozen=True, slots=True)

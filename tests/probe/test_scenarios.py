@@ -66,6 +66,25 @@ def test_a_tolerance_bounds_a_free_order(scenarios: Path) -> None:
     assert f"expected {finding.expected} as in the reference schedule" in finding.sentence
 
 
+@pytest.mark.parametrize("name", ["cancels", "redux"])
+def test_sums_in_the_order_of_submission_have_the_same_bits(scenarios: Path, name: str) -> None:
+    free = probe(scenarios, name, runs=3)
+    assert free.tolerated > 0, free.lines()
+    ordered = probe(scenarios, name, runs=3, sums="ordered")
+    assert ordered.outcome is Outcome.PASSED, ordered.lines()
+    assert (ordered.different, ordered.tolerated) == (0, 0)
+    assert ordered.compared >= free.compared
+
+
+def test_an_ordered_reduction_hides_no_undeclared_read(scenarios: Path) -> None:
+    assert probe(scenarios, "reduces_undeclared", runs=3).outcome is Outcome.PASSED
+    ordered = probe(scenarios, "reduces_undeclared", runs=3, sums="ordered")
+    (finding,) = ordered.findings
+    assert (finding.kind, finding.codelet) == (Kind.INPUT_FROM_OUTSIDE, "add"), ordered.lines()
+    assert "one of them reads or shares something that it doesn't declare" in finding.sentence
+    assert ordered.replays[0].startswith("starpullm probe --workers 4 --sums ordered --replay ")
+
+
 LIES = {
     "reads_undeclared": (4, Kind.OUTPUT_DIFFERS, "read_neighbour", 7),
     "shares_undeclared": (4, Kind.OUTPUT_DIFFERS, "share", 6),

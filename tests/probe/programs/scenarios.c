@@ -79,6 +79,13 @@ static void add(void *buffers[], void *argument)
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += elements(buffers, 1)[2] / 3;
 }
 
+static void add_undeclared(void *buffers[], void *argument)
+{
+    add(buffers, argument);
+    work();
+    *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += blocks[1][2];
+}
+
 static void add_number(void *buffers[], void *argument)
 {
     double number;
@@ -124,6 +131,7 @@ CODELET(share);
 CODELET(touch);
 CODELET(noise);
 CODELET(add);
+CODELET(add_undeclared);
 CODELET(add_number);
 CODELET(crash);
 CODELET(never_end);
@@ -198,6 +206,17 @@ static void writes_undeclared(void)
         SUBMIT(&write_neighbour_codelet, STARPU_RW, handles[2], VALUE(neighbour));
         SUBMIT(&smooth_codelet, STARPU_RW, handles[1], STARPU_R, handles[3]);
     }
+}
+
+// What it writes is overwritten by a task that was submitted later.
+static void overwritten_undeclared(void)
+{
+    int neighbour = 1;
+    start();
+    SUBMIT(&write_neighbour_codelet, STARPU_RW, handles[2], VALUE(neighbour));
+    SUBMIT(&fill_codelet, STARPU_W, handles[1]);
+    SUBMIT(&smooth_codelet, STARPU_RW, handles[4], STARPU_R, handles[1]);
+    steps();
 }
 
 static void writes_what_it_reads(void)
@@ -280,6 +299,17 @@ static void redux(void)
     for (int step = 0; step < STEPS; step++) {
         for (int b = 0; b < BLOCKS; b++)
             SUBMIT(&add_codelet, STARPU_REDUX, total_handle, STARPU_R, handles[b]);
+    }
+    SUBMIT(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0]);
+}
+
+static void reduces_undeclared(void)
+{
+    starpu_data_set_reduction_methods(total_handle, &combine_codelet, &zero_codelet);
+    start();
+    for (int step = 0; step < STEPS; step++) {
+        SUBMIT(&smooth_codelet, STARPU_RW, handles[1], STARPU_R, handles[3]);
+        SUBMIT(&add_undeclared_codelet, STARPU_REDUX, total_handle, STARPU_R, handles[2]);
     }
     SUBMIT(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0]);
 }
@@ -388,6 +418,7 @@ static const struct program programs[] = {
     PROGRAM(partitions),
     PROGRAM(reads_undeclared),
     PROGRAM(writes_undeclared),
+    PROGRAM(overwritten_undeclared),
     PROGRAM(writes_what_it_reads),
     PROGRAM(reads_what_it_writes),
     PROGRAM(declares_its_input_as_written),
@@ -398,6 +429,7 @@ static const struct program programs[] = {
     PROGRAM(shares_undeclared),
     PROGRAM(not_deterministic),
     PROGRAM(redux),
+    PROGRAM(reduces_undeclared),
     PROGRAM(commute),
     PROGRAM(rounds),
     PROGRAM(cancels),

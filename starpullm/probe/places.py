@@ -1,0 +1,121 @@
+"""Places in the source that a log has stacks of: of an access, of a task's submission, of a handle's registration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from starpullm.checks.source_line import source_line
+from starpullm.errors import FormatError
+from starpullm.files.header import reading
+from starpullm.probe.findings import Finding
+from starpullm.probe.flow import Flow
+
+_SYSTEM_LIBRARIES = (
+    "libc.so",
+    "libc-",
+    "libm.so",
+    "libm-",
+    "ld-linux",
+    "libstarpu-",
+    "libstarpumpi",
+    "libstarpullm_probe",
+)
+"""Functions in them were called by whoever is to be named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """An instruction, where its module begins in memory, its function if that is exported, and the module's path."""
+
+    address: int
+    base: int
+    function: str
+    module: str
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the function is the program's, or a library's that isn't of the system."""
+        return bool(self.module) and not Path(self.module).name.startswith(_SYSTEM_LIBRARIES)
+
+    def place(self) -> tuple[str, bool]:
+        """Return function and line, or where it lies in its module, and whether the line is known."""
+        function, line = _line(self)
+        if line:
+            return f"in {function or self.function} ({line})", True
+        where = f"{Path(self.module).name}+0x{self.address - self.base:x}"
+        return f"in {self.function} ({where})" if self.function else f"at {where}", False
+
+
+def frames_of(columns: Sequence[str]) -> tuple[Frame, ...]:
+    """Return the frames of a line's columns behind its first ones; a `ValueError` is raised if they aren't whole."""
+    members = zip(*(columns[column::4] for column in range(4)), strict=True)
+    # Of a function that has called another one, the address behind the call is known.
+    return tuple(
+        Frame(int(address, 16) - (number > 0), 0 if base == "(nil)" else int(base, 16), function, module)
+        for number, (address, base, function, module) in enumerate(members)
+    )
+
+
+@cache
+def _line(frame: Frame) -> tuple[str, str]:
+    """Return what the debugging information says: the function, and FILE:LINE; nothing if there is none."""
+    with suppress(OSError):
+        with Path(frame.module).open("rb") as file:
+            is_fixed = file.read(18)[16:18] == b"\x02\x00"  # ET_EXEC: addresses in the file are those in memory
+        return source_line(frame.module, frame.address if is_fixed else frame.address - frame.base)
+    return "", ""
+
+
+def with_places(findings: Sequence[Finding], flows: Mapping[int, Flow]) -> list[Finding]:
+    """Return findings with the places at which their tasks were submitted and their handles registered.
+
+    ``flows`` are those of a run that has recorded stacks, by rank.
+    """
+    stacks = {rank: _read_stacks(flow.log.folder / "stacks") for rank, flow in flows.items()}
+    return [
+        replace(finding, places="; ".join(_places(finding, flows[finding.rank], stacks[finding.rank])))
+        if finding.rank in flows
+        else finding
+        for finding in findings
+    ]
+
+
+def _read_stacks(path: Path) -> dict[int, tuple[Frame, ...]]:
+    """Return stacks by their numbers."""
+    with reading(path) as (file, _):
+        lines = file.read().decode(errors="replace").splitlines()
+    stacks = {}
+    for line in lines:
+        number, *columns = line.split("\t")
+        try:
+            stacks[int(number)] = frames_of(columns)
+        except ValueError as error:
+            raise FormatError(f"{path}: found the line {line!r:.40}, expected a stack: {error}") from error
+    return stacks
+
+
+def _places(finding: Finding, flow: Flow, stacks: Mapping[int, tuple[Frame, ...]]) -> Iterator[str]:
+    task, handle = finding.task, finding.handle
+    if not 0 <= task < flow.num_submitted or finding.codelet not in ("", flow.log.names[int(flow.codelet[task])]):
+        return  # the runs don't have it in common
+    submitted = _own_place(stacks, int(flow.log.tasks["stack"][flow.tasks[task]]))
+    if submitted:
+        yield f"submitted {submitted}"
+    accesses = np.flatnonzero(flow.handle[flow.first[task] : flow.first[task + 1]] == handle)
+    if len(accesses):
+        registered = _own_place(stacks, int(flow.log.handles["stack"][flow.handle_of_log[handle]]))
+        yield f"handle {handle} is its access {accesses[0]}" + (f", registered {registered}" if registered else "")
+
+
+def _own_place(stacks: Mapping[int, tuple[Frame, ...]], number: int) -> str:
+    """Return the innermost place of the program's own in a stack, and from where that was called; or nothing."""
+    own = [frame for frame in stacks.get(number, ()) if frame.is_own]
+    places = [frame.place() for frame in own[:2]]
+    text = places[0][0] if places else ""
+    return f"{text}, called {places[1][0]}" if len(places) == 2 and places[1][1] else text

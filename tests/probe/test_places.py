@@ -1,0 +1,35 @@
+"""From a finding to the source: where its task was submitted, and its handle registered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starpullm.probe.findings import Kind
+
+from .conftest import SOURCES, Compile, probe
+
+
+def line_of(comment: str) -> int:
+    lines = (SOURCES / "places.c").read_text("utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"// {comment}"))
+
+
+def test_a_finding_says_where_its_task_and_its_handle_come_from(compiled: Compile, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    result = probe([str(compiled("places"))], runs=1, keep=logs)
+    (finding,) = result.findings
+    assert (finding.kind, finding.task) == (Kind.READ_WRITTEN, 200), result.lines()
+    assert "changed its contents" in finding.sentence
+    assert "handle 1 at (4, 1) (64 elements of 8 bytes)" in finding.sentence
+    places = (
+        f"submitted in insert (places.c:{line_of('submission')}), called in submit_all (places.c:"
+        f"{line_of('its caller')}); handle 1 is its access 1, registered in tile (places.c:{line_of('registration')}), "
+        f"called in main (places.c:{line_of('second tile')})"
+    )
+    assert finding.places == places
+    assert f"  {places}" in list(result.details())
+    # Two of registrations, three of submissions.
+    (stacks,) = (logs / "reference-schedule").glob("probe-*/stacks")
+    assert len(stacks.read_text("utf-8").splitlines()) == 5
+    others = [path for path in logs.glob("*/probe-*/stacks") if path != stacks]
+    assert all(path.read_bytes() == b"" for path in others)
