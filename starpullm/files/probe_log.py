@@ -116,9 +116,17 @@ class ProbeLog:
 
     def times(self, kind: int) -> NDArray[np.int64]:
         """Return when each task was ready, started or ended; -1 if it never was."""
+        return self._of_tasks("time_ns", kind)
+
+    @cached_property
+    def workers(self) -> NDArray[np.int64]:
+        """The worker on which each task ran; -1 if it never started."""
+        return self._of_tasks("worker", START)
+
+    def _of_tasks(self, member: str, kind: int) -> NDArray[np.int64]:
         values = np.full(len(self.tasks), -1, np.int64)
         mine = self.events[self.events["kind"] == kind]
-        values[mine["task"].astype(np.int64)] = mine["time_ns"]
+        values[mine["task"].astype(np.int64)] = mine[member]
         return values
 
 

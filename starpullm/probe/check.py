@@ -27,6 +27,7 @@ from starpullm.probe.flow import Flow
 from starpullm.probe.intended import Intended, read_intended, split_intended
 from starpullm.probe.linkage import program_of
 from starpullm.probe.narrow import NARROWED, Narrowing
+from starpullm.probe.order import broken_order
 from starpullm.probe.places import with_places
 from starpullm.probe.poison import explain_poison, left_unwritten, of_unwritten, used_unwritten
 from starpullm.probe.recorded import RecordedRun, last_moments, record
@@ -360,6 +361,7 @@ class _Judge:
                 found = list(explain_poison(flow, other, found))
             else:
                 found += changed_between(name, other)
+                found += broken_order(name, other)
                 self._flows[name, rank] = other
             if self._tolerance is not None:
                 found += beyond_tolerance(self._tolerance, flow, other, comparison, name)

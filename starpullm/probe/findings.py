@@ -26,6 +26,7 @@ class Kind(Enum):
     CHANGING_INPUT = "input changes from run to run"
     INPUT_FROM_OUTSIDE = "input from outside"
     OTHER_TASKS = "other tasks"
+    ORDER = "order"
     ENDING = "ending"
     POISONED_ENDING = "ending with poison"
     BEYOND_TOLERANCE = "beyond the tolerance"

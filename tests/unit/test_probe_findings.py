@@ -14,6 +14,7 @@ from starpullm.probe.claims import changed_between, never_changed, written_thoug
 from starpullm.probe.compare import compare, compare_ranks
 from starpullm.probe.elements import parse_tolerance
 from starpullm.probe.findings import Finding, Kind
+from starpullm.probe.order import broken_order
 from starpullm.probe.places import with_places
 from starpullm.probe.result import verdict
 from starpullm.probe.undeclared import undeclared_accesses
@@ -109,6 +110,15 @@ def test_updates_that_change_nothing(tmp_path: Path) -> None:
     assert list(never_changed(flows)) == []
 
 
+def test_the_order_of_a_run(tmp_path: Path) -> None:
+    early = replace(ADD, times=(2, 15, 40))
+    (finding,) = broken_order("seed 1", flow(tmp_path / "a", FILL, early))
+    assert finding.sentence.startswith("add (task 1) started 5 ns before the end of fill (task 0)")
+    commuting = [replace(task, modes={0: RW | COMMUTE}) for task in (FILL, early)]
+    assert list(broken_order("seed 1", flow(tmp_path / "b", *commuting))) == []
+    assert list(broken_order("seed 1", flow(tmp_path / "c", FILL, ADD))) == []
+
+
 def test_other_arguments_explain_a_difference_only_if_they_mean_something(tmp_path: Path) -> None:
     """Addresses change in every run; the application's numbers may come from a fault before, but not from nowhere."""
     one = flow(tmp_path / "a", FILL, replace(ADD, arguments=1))
@@ -174,6 +184,16 @@ def test_a_tolerance_bounds_what_a_free_order_may_change(tmp_path: Path) -> None
     unrecorded = flow(tmp_path / "c", FILL, add, replace(READ, before={0: 7}, after={0: 7, 1: 10}))
     kinds = [finding.kind for finding in beyond_tolerance(relative, one, unrecorded, result, "seed 1")]
     assert kinds == [Kind.NOT_BOUNDED, Kind.NOT_BOUNDED]
+
+
+def test_an_order_that_is_not_checked_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("starpullm.probe.order._MOST_TASKS", 1)
+    (note,) = broken_order("seed 1", flow(tmp_path / "a", FILL, ADD))
+    assert (note.kind, note.kind.is_note) == (Kind.NOT_CHECKED, True)
+    assert note.sentence.endswith("there are 2 tasks, and pairs of tasks are compared up to 1")
+    monkeypatch.undo()
+    (note,) = broken_order("seed 1", flow(tmp_path / "b", FILL, replace(ADD, modes={0: 0})))
+    assert (note.kind, "found mode 0" in note.sentence) == (Kind.NOT_CHECKED, True)
 
 
 def test_a_group_that_commutes_runs_in_any_order(tmp_path: Path) -> None:

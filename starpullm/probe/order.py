@@ -1,0 +1,71 @@
+"""The order of a run, compared with the order that its declared accesses require."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from starpullm.binding import structs
+from starpullm.checks.dependencies.observed_order import observe
+from starpullm.checks.result import MAX_LISTED
+from starpullm.errors import InvalidArgumentError
+from starpullm.files import probe_log
+from starpullm.probe.findings import Finding, Kind
+from starpullm.probe.flow import Flow
+from starpullm.trace import AccessMode, HandleInfo, Trace
+
+_MOST_TASKS = 20_000
+"""The check compares all pairs of tasks."""
+_CLAIM = "whether tasks started only after those that they have to wait for"
+
+
+def trace_of(flow: Flow) -> Trace:
+    """Return a task flow as a trace: accesses whose order StarPU may choose are contributions, which commute.
+
+    Scratch memory and what isn't sequentially consistent has no order, and is left out.
+    """
+    mode = flow.mode
+    commutes = (mode & (probe_log.MODE_REDUX | probe_log.MODE_COMMUTE)) != 0
+    kept = ((mode & probe_log.MODE_SCRATCH) == 0) & ~flow.is_unordered
+    plain = mode & int(AccessMode.READ_WRITE)
+    accesses = np.zeros(int(kept.sum()), structs.TRACE_ACCESS)
+    accesses["handle"] = flow.handle[kept]
+    accesses["mode"] = np.where(commutes, int(AccessMode.REDUX), plain)[kept]
+    counts = np.bincount(flow.task[kept], minlength=flow.num_tasks)
+    tasks = np.zeros(flow.num_tasks, structs.TRACE_TASK)
+    tasks["id"] = np.arange(flow.num_tasks)
+    tasks["sub_batch"] = tasks["layer"] = -1
+    tasks["operation"] = flow.codelet
+    tasks["submit_ns"] = flow.log.tasks["submit_ns"][flow.tasks]
+    tasks["start_ns"], tasks["end_ns"] = flow.start_ns, flow.end_ns
+    complete = (flow.start_ns >= 0) & (flow.end_ns >= 0)
+    tasks["worker"] = np.where(complete, flow.log.workers[flow.tasks], -1)
+    tasks["first_access"] = np.concatenate([[0], np.cumsum(counts)])[:-1]
+    tasks["num_accesses"] = counts
+    handles = tuple(
+        HandleInfo(handle, f"handle {handle}", int(flow.log.handles["bytes"][of_log]))
+        for handle, of_log in enumerate(flow.handle_of_log.tolist())
+    )
+    return Trace(tasks, accesses, flow.log.names, handles)
+
+
+def broken_order(schedule: str, flow: Flow) -> Iterator[Finding]:
+    """Yield pairs of tasks of which the second started before the end of the first, for which it has to wait."""
+    flow = flow.truncated(flow.num_submitted)
+    if flow.num_tasks > _MOST_TASKS:
+        why = f"there are {flow.num_tasks} tasks, and pairs of tasks are compared up to {_MOST_TASKS}"
+        yield Finding(Kind.NOT_CHECKED, schedule, f"{_CLAIM}: {why}")
+        return
+    try:
+        violations = observe(trace_of(flow)).violations
+    except InvalidArgumentError as error:
+        yield Finding(Kind.NOT_CHECKED, schedule, f"{_CLAIM}: {error}")
+        return
+    for violation in violations[:MAX_LISTED]:
+        before, after = violation.path[0].before.id, violation.path[-1].after.id
+        sentence = (
+            f"{flow.name(after)} started {violation.overlap_ns} ns before the end of {flow.name(before)}, for which it "
+            f"has to wait because of {violation.path[0].handle}"
+        )
+        yield Finding(Kind.ORDER, schedule, sentence, after, flow.log.names[int(flow.codelet[after])])
