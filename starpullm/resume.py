@@ -1,4 +1,4 @@
-"""What a run can resume from: the newest complete training state in a folder, without its tensors."""
+"""What a run starts from: the newest complete training state in a folder; and what all its ranks must start with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from starpullm.binding import prototypes
+from starpullm.files.checkpoint import checkpoint_config
+from starpullm.files.header import StrPath
 from starpullm.files.model import ModelConfig
 
 
@@ -61,3 +63,15 @@ def training_state(path: str | os.PathLike[str]) -> TrainingState:
 def model_config(struct: Any) -> ModelConfig:
     """Return the sizes that a struct of the native library holds."""
     return ModelConfig(**{field.name: getattr(struct, field.name) for field in fields(ModelConfig)})
+
+
+def options_of_all_ranks(options: Any, checkpoint: StrPath | None, resume: StrPath | None) -> dict[str, object]:
+    """Return what must be equal on all ranks: options, and the contents of files, as each machine may have a copy."""
+    own = ("checkpoint", "resume", "memory_limit")
+    same = {name: getattr(options, name) for name, *_ in options._fields_ if name not in own}
+    if checkpoint is not None:
+        same["checkpoint's model"] = checkpoint_config(checkpoint)
+    if resume is not None:
+        state = training_state(resume)
+        same["training state"] = (state.step, state.batches, state.data_id)
+    return same

@@ -16,10 +16,10 @@ from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.files.header import StrPath
 from starpullm.loss import Loss
 from starpullm.memory import available_memory
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS, WEIGHT_GRADIENTS, options_of_all_ranks, place_of
+from starpullm.options import RECOMPUTATIONS, REDUCTIONS, WEIGHT_GRADIENTS, place_of
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import check_same_options, common_call
-from starpullm.resume import model_config, training_state
+from starpullm.resume import model_config, options_of_all_ranks, training_state
 from starpullm.runtime import Runtime
 from starpullm.tensors import GROUPS, HasTensors, Tensor, TensorTable
 from starpullm.trace import Trace, read_trace

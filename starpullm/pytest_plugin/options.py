@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import pytest
 
 from starpullm.errors import MissingDependencyError, StarpullmError
+from starpullm.options import REDUCTIONS
 from starpullm.pytest_plugin.items import RANK_MARKERS
 from starpullm.pytest_plugin.ranks import launched_ranks, rank_and_size
 
@@ -84,7 +85,7 @@ def _partition(text: str, folder: Path) -> str:
 
 
 def _reduction(text: str, folder: Path) -> str:
-    return _one_of(text, _all_reductions())
+    return _one_of(text, REDUCTIONS)
 
 
 def _name(text: str, folder: Path) -> str:
@@ -112,12 +113,6 @@ def _one_of(text: str, known: Iterable[str]) -> str:
     if text not in known:
         raise ValueError(f'found "{text}", expected one of {", ".join(known)}')
     return text
-
-
-def _all_reductions() -> Sequence[str]:
-    from starpullm.options import REDUCTIONS
-
-    return REDUCTIONS
 
 
 _seconds = _number(float, 1e-3, MAX_SECONDS, f"a positive number of seconds, at most {MAX_SECONDS}")
@@ -215,7 +210,7 @@ class Options:
         "N,…", (), _count_or_all, "sub-batches, or all; default: 1 and one per sequence", "sub_batches"
     )
     reductions = _list(
-        "NAME,…", lambda _: _all_reductions(), _reduction, "reductions of gradients; default: ordered,tree,redux"
+        "NAME,…", lambda _: REDUCTIONS, _reduction, "reductions of gradients; default: ordered,tree,redux"
     )
     records = _list(
         "RECORD,…",
