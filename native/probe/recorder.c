@@ -213,8 +213,10 @@ static void unregistered(starpu_data_handle_t handle)
 
 static void registered(starpu_data_handle_t handle)
 {
+    if (!settings.stacks)
+        return;
     pthread_mutex_lock(&lock);
-    if (record_to != NULL && settings.stacks)
+    if (record_to != NULL)
         make_known(handle)->stack = stack_number(record_to);
     pthread_mutex_unlock(&lock);
 }
