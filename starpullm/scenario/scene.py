@@ -291,12 +291,9 @@ def _copy_at_one_moment(folder: Path, to: Path) -> None:
 
 
 _COPY = r"""
+trap 'kill -CONT $PPID' EXIT
 kill -STOP $PPID
-while grep -q '^State:.[RSD]' /proc/$PPID/task/*/status; do :; done
-cp -a "$1/." "$2"
-copied=$?
-kill -CONT $PPID
-exit $copied
+timeout 10 sh -c 'while grep -q "^State:.[RSD]" /proc/$0/task/*/status; do :; done' $PPID && cp -a "$1/." "$2"
 """
 """Stopping takes effect in each thread at a time of its own."""
 
