@@ -18,7 +18,7 @@ from starpullm.scenario import plain
 
 from .plain_trainer import PLAIN, compiled, write_record
 
-settings.register_profile("unit", deadline=None, database=None, max_examples=50)
+settings.register_profile("unit", deadline=None, database=None)
 settings.load_profile("unit")
 
 
