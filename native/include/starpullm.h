@@ -88,8 +88,7 @@ STARPULLM_API const char *starpullm_vector_libm_name(size_t index);
 STARPULLM_API enum starpullm_status starpullm_vector_libm(int32_t *used, uint64_t *fingerprint, const char *function);
 
 /* Compares a level's vector version of a function with libm's for the inputs with the bit patterns begin <= i < end <=
- * 2^32. All NaNs count as equal. Gives the number of inputs whose results differ and, if there are any, the bit pattern
- * of the first. Several threads may each do a part. */
+ * 2^32. All NaNs are equal. Gives the number of inputs whose results differ, and the first, if any, by its pattern. */
 STARPULLM_API enum starpullm_status starpullm_prove_libm(uint64_t *differences, uint32_t *first_difference,
                                                          const char *level, const char *function, uint64_t begin,
                                                          uint64_t end);
@@ -109,8 +108,7 @@ struct starpullm_kernel_info {
  * native/src/kernels/kernels.def the shapes. Of the parameters' types, enum sum_start is 0 if the output isn't read,
  * and 1 if a sum continues from its present value. struct adamw_options has the five floats of
  * starpullm_session_options in their order. struct team has two ints: the number of a thread, and how many threads
- * there are; the call computes this thread's part of the outputs. The calling thread's floating-point environment is
- * used as it is. */
+ * there are; the call computes this thread's part of the outputs, in the thread's own floating-point environment. */
 STARPULLM_API enum starpullm_status starpullm_kernel(const char *level, const char *name,
                                                      struct starpullm_kernel_info *info);
 
@@ -200,8 +198,7 @@ enum starpullm_instrument {
      * difference is a finding, and the run goes on. On one rank with one worker of one thread, not with `redux`. */
     STARPULLM_AUDIT = 1,
     /* Buffers are filled with a signalling NaN: before a task, those that it declares to write; between submissions,
-     * those whose values the next one doesn't need. What is left of it or computed from it is a finding. On one rank.
-     */
+     * those whose values the next one doesn't need. What is left or computed from it is a finding. On one rank. */
     STARPULLM_POISON = 2,
     /* Every task waits before its kernel, for 0 to max_delay_us microseconds by delay_seed and its number. */
     STARPULLM_DELAY = 4
@@ -215,8 +212,7 @@ struct starpullm_session_options {
     int64_t sub_batches;           /* of one rank; divides batch_size */
     int64_t activation_sets;       /* of one rank: so many sub-batches have buffers, and run, at a time; 0: all */
     int32_t reduction;             /* enum starpullm_reduction */
-    int32_t weight_gradient_tiles; /* running sums that each weight's gradient is cut into by rows, with the reduction
-                                      ordered; 0: by the model, the sub-batches and the workers of all ranks */
+    int32_t weight_gradient_tiles; /* sums by rows of each weight's gradient, if ordered; 0: by model and workers */
     float learning_rate, beta1, beta2, eps, weight_decay;
     int32_t keep_activations; /* 1: every intermediate can be read back after a step */
     int32_t steps_in_flight;  /* the most submissions that are unfinished at a time; at least 1 */
@@ -352,8 +348,12 @@ STARPULLM_API enum starpullm_status starpullm_session_wait_saved(starpullm_sessi
 
 /* ---- Trace ---- */
 
-/* REDUX adds to the value; such accesses in a row commute. */
-enum starpullm_access_mode { STARPULLM_READ = 1, STARPULLM_WRITE = 2, STARPULLM_READ_WRITE = 3, STARPULLM_REDUX = 4 };
+enum starpullm_access_mode {
+    STARPULLM_READ = 1,
+    STARPULLM_WRITE = 2,
+    STARPULLM_READ_WRITE = 3,
+    STARPULLM_REDUX = 4 /* adds to the value; such accesses in a row commute */
+};
 
 struct starpullm_trace_task {
     int64_t id;   /* in submission order, from 0 */
