@@ -11,15 +11,15 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-import starpullm
 from starpullm.binding.library import ENVIRONMENT_VARIABLE
 from starpullm.commands.render import ERR, OUT
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
@@ -59,19 +59,36 @@ def exit_status(error: BaseException) -> int:
     return EXIT_BAD_INPUT if missing or isinstance(error, _INPUT_ERRORS) else EXIT_MACHINE_FAILED
 
 
-class _Group(click.Group):
-    """Prints the sentence of an error instead of a traceback, and exits with its status.
+_SECTIONS = {
+    "Check": ("doctor", "parity", "scenario", "probe", "record", "report"),
+    "Train": ("demo", "train", "generate"),
+    "Measure": ("bench", "predict", "trace"),
+    "Convert": ("checkpoint", "tokenize", "convert"),
+}
+"""The headings under which --help lists the commands; each is the ``command`` of the module of its name."""
 
-    ``sections`` are the headings under which --help lists the commands, each with the names of its commands.
+
+class _Group(click.Group):
+    """Imports the command that is called, and no other.
+
+    Prints the sentence of an error instead of a traceback, and exits with its status.
     """
 
-    sections: Mapping[str, Sequence[str]]
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for names in _SECTIONS.values() for name in names]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = import_module(f"starpullm.commands.{cmd_name}").command
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = formatter.width - 6 - max(map(len, self.commands))
-        for title, names in self.sections.items():
+        width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
+        for title, names in _SECTIONS.items():
+            commands = {name: self.get_command(ctx, name) for name in names}
             with formatter.section(title):
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in names])
+                formatter.write_dl([(name, c.get_short_help_str(width)) for name, c in commands.items() if c])
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         try:
@@ -147,7 +164,7 @@ def guarded_ranks(comm: Comm | None) -> AbstractContextManager[None]:
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.version_option(starpullm.__version__, prog_name="starpullm")
+@click.version_option(package_name="starpullm", prog_name="starpullm")
 @click.option(
     "--library",
     type=click.Path(),

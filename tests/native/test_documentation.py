@@ -117,12 +117,15 @@ def test_page(folder: Path, page: str) -> None:
         check(line, run(line, folder))
 
 
+COMMANDS = {name: main.get_command(click.Context(main), name) for name in main.list_commands(click.Context(main))}
+
+
 def test_that_pages_are_found() -> None:
     """No page with marks is left out, and each command runs on some page."""
     marked = [page.name for page in sorted((ROOT / "docs").glob("*.md")) if MARK in page.read_text("utf-8")]
     assert marked == list(PAGES)
     shown = {line.partition("starpullm ")[2].split()[0] for page in PAGES for line in commands(page)}
-    assert shown == {of for of in main.commands if of not in ("bench", "demo", "predict", "probe", "scenario")}
+    assert shown == {of for of in COMMANDS if of not in ("bench", "demo", "predict", "probe", "scenario")}
 
 
 def examples(command: click.Command) -> Iterator[str]:
@@ -135,7 +138,7 @@ def examples(command: click.Command) -> Iterator[str]:
 
 SHOWN = {line.partition(" #")[0].rstrip() for page in PAGES for line in commands(page) if line.startswith("mpirun")}
 """Those of them that take longest; they need no second run."""
-EXAMPLES = {name: [*examples(command)] for name, command in main.commands.items()}
+EXAMPLES = {name: [*examples(command)] for name, command in COMMANDS.items()}
 PREPARED = {
     "checkpoint": ["mv model.bin trained.bin"],
     "convert": ["cp model.bin trained.bin"],

@@ -126,7 +126,10 @@ def test_that_commands_are_found() -> None:
 def options(command: click.Command) -> Iterator[str]:
     """Yield the long options of a command and those below it."""
     if isinstance(command, click.Group):
-        for below in command.commands.values():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below
             yield from options(below)
     for parameter in command.params:
         if isinstance(parameter, click.Option):

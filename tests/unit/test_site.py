@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import starpullm.errors
@@ -50,6 +51,6 @@ def test_site(tmp_path: Path) -> None:
     types = re.findall(r"^((?:struct|enum) \w+) \{", header, re.MULTILINE)
     assert [name for name in types if f"{name} {{" not in page] == []
     assert "----" not in page
-    assert {f"starpullm-{name}" for name in main.commands} <= anchors
+    assert {f"starpullm-{name}" for name in main.list_commands(click.Context(main))} <= anchors
     assert {f"starpullm.errors.{name}" for name in starpullm.errors.__all__} <= anchors
     assert {"starpullm.Runtime", "starpullm.Trainer", "starpullm.trace.Trace"} <= anchors
