@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.checks.cases import Case
-from starpullm.checks.check import Check, Needs, check
+from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.dependencies.graph import TaskGraph
 from starpullm.checks.dependencies.required_order import TaskFlow, graph_of, task_flow
 from starpullm.checks.names import named_dependencies, named_dependency
@@ -27,14 +27,15 @@ class HandleReuse(Check):
     In that flow the first ``WRITE`` of a handle in each step gets a fresh handle. Updates (``READ_WRITE``) and
     contributions (``REDUX``) keep theirs, and wait for those that read the old value in both flows. The critical path
     is the time that the graph needs with any number of workers; with few workers, other work hides a part of the
-    waiting. What is measured is its growth: (with reuse − without reuse) ÷ without reuse.
+    waiting. What is measured is its growth: (with reuse − without reuse) ÷ without reuse. One worker is enough: the
+    graph is the same on all placements, and no other task disturbs the durations.
     """
 
     family, unit = "dependencies", "added edges"
     claim = "reused buffers don't lengthen the critical path of the recorded run"
     fault = "reused buffers lengthen the critical path"
     cannot_see = "other durations, in which another path may be critical"
-    needs = Needs(ranks=(1, 1))
+    needs = Needs(Where.ONE_WORKER, ranks=(1, 1))
 
     def run(self, place: Place, case: Case) -> Result:
         """Trace some steps."""
