@@ -28,7 +28,7 @@ from starpullm.errors import (
 )
 from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from starpullm.golden.records import shipped_record
-from starpullm.predict.plan import make_plan
+from starpullm.predict.needs import needs
 from starpullm.runtime import Partition, Runtime
 from starpullm.trainer import Trainer
 
@@ -273,31 +273,27 @@ def test_a_batch_that_no_memory_holds(tiny_checkpoint: Path) -> None:
     assert good["raised"] is None
 
 
-def open_with_limits(checkpoint: str, options: dict[str, Any], needed: int) -> list[Reply]:
+def open_with_limits(checkpoint: str) -> list[tuple[int, list[Reply]]]:
+    """What a trainer says to the least limit, a byte less, and -1, for each row of `doctor --config`."""
+    replies = []
     with Runtime() as runtime:
-        limits = (needed, needed - 1, -1)
-        return [attempt(partial(open_and_close, runtime, checkpoint, **options, memory_limit=of)) for of in limits]
+        for need in needs(shipped_record("tiny").model, batch_size=4, seq_len=T):
+            options: dict[str, Any] = {"batch_size": 4, **need.options}
+            limits = (need.together, need.together - 1, -1)
+            calls = [partial(open_and_close, runtime, checkpoint, **options, memory_limit=limit) for limit in limits]
+            replies.append((need.together, [attempt(call) for call in calls]))
+    return replies
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"sub_batches": 4},
-        {"sub_batches": 4, "activation_sets": 1, "recompute": "block"},
-        {"sub_batches": 1, "recompute": "attention", "weight_gradients": "reused"},
-    ],
-    ids=str,
-)
-def test_a_run_that_the_memory_cannot_hold(tiny_checkpoint: Path, options: dict[str, Any]) -> None:
-    """It is refused before anything is allocated; the least limit is the plan's number of bytes."""
-    sizes: dict[str, Any] = {"batch_size": 4, **options}
-    plan = make_plan(shipped_record("tiny").model, **sizes, seq_len=T, ranks=1, reduction="ordered")
-    needed = int(plan.bytes_of_ranks()[0])
-    good, refused, negative = run_function(open_with_limits, tiny_checkpoint, sizes, needed)
-    assert good["raised"] is None
-    sentence = f"found {needed} bytes of buffers on rank 0, expected at most {needed - 1}: "
-    assert_refused(refused, OutOfMemoryError, sentence)
-    assert_refused(negative, InvalidArgumentError, "memory_limit: found -1")
+def test_a_run_that_the_memory_cannot_hold(tiny_checkpoint: Path) -> None:
+    """It is refused before anything is allocated; the least limit is what `doctor --config` says, to the byte."""
+    replies = run_function(open_with_limits, tiny_checkpoint)
+    assert len(replies) == 7
+    for needed, (good, refused, negative) in replies:
+        assert good["raised"] is None
+        sentence = f"found {needed} bytes of buffers on rank 0, expected at most {needed - 1}: "
+        assert_refused(refused, OutOfMemoryError, sentence)
+        assert_refused(negative, InvalidArgumentError, "memory_limit: found -1")
 
 
 def test_the_limit_of_a_control_group(memory_group: Path | None) -> None:
