@@ -13,9 +13,11 @@
 /* What every iteration of a session computes, and how that is divided. */
 struct workload {
     model_config config;
-    size_t B, T;                /* of one sub-batch */
-    struct placement placement; /* of the sub-batches of all ranks, and of the parameters */
-    int activation_sets;        /* of each rank: buffers for the activations of so many sub-batches */
+    size_t B, T;                   /* of one sub-batch */
+    struct placement placement;    /* of the sub-batches of all ranks, and of the parameters */
+    struct starpullm_pass *passes; /* of a step, in the order of submission */
+    int num_passes;
+    int *activation_sets; /* of each stage: buffers for the activations of so many sub-batches of a pipeline */
     enum starpullm_reduction reduction;
     struct tiles tiles; /* of the gradients */
     enum starpullm_recompute recompute;
@@ -39,8 +41,8 @@ struct handles;
 status handles_create(const struct handles_options *options, struct handles **handles);
 void handles_destroy(struct handles *handles);
 
-/* group is one of STARPULLM_PARAMS, _M, _V; layer is 0 for a tensor without layers. Parameters have a buffer on every
- * rank, m and v on their owner only. */
+/* group is one of STARPULLM_PARAMS, _M, _V; layer is 0 for a tensor without layers. Without stages, parameters have a
+ * buffer on every rank; m and v have one on their owner only. */
 struct data *handles_parameter(const struct handles *handles, enum starpullm_group group, enum parameter p, int layer);
 
 /* A tile of a parameter's index-th gradient: with the reduction `ordered` there is one per rank, with `tree` one per
@@ -65,7 +67,7 @@ bool handles_gradient_kept(const struct handles *handles, enum parameter p);
 struct data *handles_inputs(const struct handles *handles, int slot, int sub_batch);
 struct data *handles_targets(const struct handles *handles, int slot, int sub_batch);
 
-/* float (1), on rank 0: the sum of losses, and after the last sub-batch their mean. */
+/* float (1), on the first rank with the head: the sum of losses, and after the last sub-batch their mean. */
 struct data *handles_mean_loss(const struct handles *handles, int slot);
 
 /* All ranks' handles, by id. */

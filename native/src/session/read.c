@@ -38,7 +38,7 @@ status starpullm_session_tensor_info(const starpullm_session *session, int32_t g
         info->name = activation_name(index);
         info->layered = activation_layered(index);
         info->instances = activation_instances(config, index);
-        shape = activation_shape(config, index, session->work.placement.ranks * session->batch_size,
+        shape = activation_shape(config, index, pipelines(&session->work.placement) * session->batch_size,
                                  (int64_t)session->work.T);
     }
     info->num_dims = shape.num_dims;
@@ -90,7 +90,8 @@ static status read_activation(struct starpullm_session *session, int32_t group, 
         const int64_t now = count < piece - from ? count : piece - from;
         if (group == STARPULLM_ACTIVATIONS || handles_has_activation_grad(index))
             TRY(copy_out(session, handles_activation(session->handles, group, index, layer, s),
-                         home_of(&work->placement, s), from, now, values));
+                         home_of(&work->placement, s, activation_place(&work->config, group, index, layer)), from, now,
+                         values));
         else /* no task adds to this gradient: +0 */
             memset(values, 0, (size_t)now * sizeof *values);
         offset += now;
@@ -111,7 +112,7 @@ static status read_parameter(const struct starpullm_session *session, int32_t gr
 static int gradient_home(const struct starpullm_session *session, int32_t index, int32_t layer)
 {
     const bool tree = session->work.reduction == STARPULLM_REDUCTION_TREE;
-    return tree ? home_of(&session->work.placement, 0) : owner_of(&session->work.placement, index, layer);
+    return tree ? home_of(&session->work.placement, 0, HEAD) : owner_of(&session->work.placement, index, layer);
 }
 
 static status read_gradient(const struct starpullm_session *session, int32_t index, int32_t layer, int64_t offset,

@@ -10,7 +10,7 @@
 
 struct starpullm_session {
     struct starpullm_runtime *runtime; /* NULL: not entered yet */
-    int64_t batch_size;                /* sequences of this rank */
+    int64_t batch_size;                /* sequences of this rank's pipeline */
     struct workload work;
     struct adamw_options adamw; /* of a step that gives no learning rate */
     float learning_rate;        /* of the last update */
@@ -41,6 +41,10 @@ status session_check_number(const char *name, float value);
 /* What the blocks share: recomputed activations, reused gradients. */
 status session_check_sharing(int32_t recompute, int32_t reuse_weight_gradients, int32_t keep_activations,
                              int64_t sub_batches, int64_t ranks);
+
+/* A pipeline that can't be placed, or isn't supported with other options. */
+status session_check_pipeline(const struct starpullm_pipeline *pipeline, const model_config *config, int32_t reduction,
+                              int64_t ranks);
 
 /* submit.c */
 status session_check_usable(const struct starpullm_session *session);
