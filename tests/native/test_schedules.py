@@ -121,7 +121,7 @@ def test_refused(options: dict[str, Any], sentence: str) -> None:
 
 @pytest.mark.parametrize(
     ("stages", "blocks"),
-    [(2, [9, 3]), (3, [5, 5, 2]), (4, [4, 4, 4, 0]), ((12, 0), [12, 0]), ((1, 11), [1, 11])],
+    [(2, [9, 3]), (3, [6, 6, 0]), (4, [4, 4, 4, 0]), ((12, 0), [12, 0]), ((1, 11), [1, 11])],
 )
 def test_cuts(stages: int | Sequence[int], blocks: list[int]) -> None:
     """By cost, a block is 12·C² and the head Vp·C: 5.5 blocks."""
