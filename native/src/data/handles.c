@@ -28,7 +28,7 @@ static status create(struct handles *handles, const struct row *row, struct posi
     const struct table *table = &handles->table;
     const int id = id_of(row, at);
     struct data *data = &handles->here[handles->num_here];
-    *data = (struct data){.bytes = (size_t)elements_of(table, row, at.tile) * DATA_ELEMENT_BYTES,
+    *data = (struct data){.bytes = (size_t)elements_in_row(table, row, at.tile) * DATA_ELEMENT_BYTES,
                           .id = id,
                           .tag = table->options.first_tag + id,
                           .owner = owner_in(table, row, at),
@@ -223,7 +223,7 @@ status handles_describe(const struct handles *handles, int index, struct starpul
     const int within = index - row->first, part = within / row->tiles;
     const struct position at = {part / row->parts, part % row->parts, within % row->tiles};
     format_name(info->name, table, row, at);
-    info->bytes = elements_of(table, row, at.tile) * DATA_ELEMENT_BYTES;
+    info->bytes = elements_in_row(table, row, at.tile) * DATA_ELEMENT_BYTES;
     info->owner = owner_in(table, row, at);
     return STARPULLM_OK;
 }

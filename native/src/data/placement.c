@@ -161,12 +161,6 @@ int stage_of(const struct placement *placement, int place)
     return stage;
 }
 
-bool stage_has_parameter(const struct placement *placement, int stage, enum parameter p, int layer)
-{
-    return stage == stage_of(placement, parameter_place(p, layer)) ||
-           (p == PARAM_WTE && stage == placement->stages - 1);
-}
-
 int pipelines(const struct placement *placement)
 {
     return placement->ranks / placement->stages;
@@ -180,11 +174,6 @@ int sub_batches_of_pipeline(const struct placement *placement)
 int rank_of_stage(const struct placement *placement, int pipeline, int stage)
 {
     return pipeline * placement->stages + stage;
-}
-
-int own_stage(const struct placement *placement)
-{
-    return placement->rank % placement->stages;
 }
 
 int home_of(const struct placement *placement, int sub_batch, int place)

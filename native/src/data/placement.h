@@ -31,9 +31,6 @@ int parameter_place(enum parameter p, int layer);
 int activation_place(const model_config *config, enum starpullm_group group, enum activation a, int layer);
 
 int stage_of(const struct placement *placement, int place);
-/* The stages that have wte: its owner, which encodes, and the one with the head. */
-bool stage_has_parameter(const struct placement *placement, int stage, enum parameter p, int layer);
-
 int pipelines(const struct placement *placement);
 int sub_batches_of_pipeline(const struct placement *placement);
 
@@ -41,10 +38,8 @@ int sub_batches_of_pipeline(const struct placement *placement);
  * so on. */
 int home_of(const struct placement *placement, int sub_batch, int place);
 int rank_of_stage(const struct placement *placement, int pipeline, int stage);
-int own_stage(const struct placement *placement);
 
-/* The first sub-batch of this rank's pipeline. */
-int first_of_rank(const struct placement *placement);
+int first_of_rank(const struct placement *placement); /* sub-batch of its pipeline */
 
 /* The rank that holds a parameter's m and v, and updates it: with one stage, each parameter, the largest first, goes to
  * the rank with the fewest elements so far. */

@@ -26,7 +26,7 @@ bool sub_batches_share_buffers(const struct workload *work)
     return false;
 }
 
-bool handles_has_activation_grad(enum activation a)
+bool activation_has_gradient(enum activation a)
 {
     static const bool none[NUM_ACTIVATIONS] = {[ACT_LN1_MEAN] = true, [ACT_LN1_RSTD] = true, [ACT_LN2_MEAN] = true,
                                                [ACT_LN2_RSTD] = true, [ACT_LNF_MEAN] = true, [ACT_LNF_RSTD] = true,
@@ -178,7 +178,7 @@ static void fill_rows(const struct handles_options *options, int stage, struct r
                 group == STARPULLM_GRADS ? gradient_row(options, stage, p) : parameter_row(work, stage, group, p);
     for (int group = STARPULLM_ACTIVATIONS; group <= STARPULLM_ACTIVATION_GRADS; group++)
         for (int a = 0; a < NUM_ACTIVATIONS; a++)
-            if (group == STARPULLM_ACTIVATIONS || handles_has_activation_grad(a))
+            if (group == STARPULLM_ACTIVATIONS || activation_has_gradient(a))
                 rows[activation_number(group, a)] =
                     in_sets(work, stage, activation_row(work, stage, group, a, activation_kept(options, group, a)));
     struct row *gradients = rows + activation_number(STARPULLM_ACTIVATION_GRADS, 0);
@@ -275,7 +275,7 @@ int owner_in(const struct table *table, const struct row *row, struct position a
     }
 }
 
-int64_t elements_of(const struct table *table, const struct row *row, int tile)
+int64_t elements_in_row(const struct table *table, const struct row *row, int tile)
 {
     return row->tiles == 1 ? row->elements
                            : (int64_t)tile_elements(&table->options.work->tiles, parameter_of(row), tile);
@@ -339,7 +339,7 @@ bool row_is_copied(const struct table *table, const struct row *row)
 static bool is_copy(const struct table *table, const struct row *row)
 {
     const struct placement *placement = &table->options.work->placement;
-    return row_is_copied(table, row) && own_stage(placement) == placement->stages - 1;
+    return row_is_copied(table, row) && placement->rank == placement->stages - 1;
 }
 
 enum presence presence_of(const struct table *table, const struct row *row, struct position at)
@@ -350,7 +350,7 @@ enum presence presence_of(const struct table *table, const struct row *row, stru
         return NAMED;
     if (row->on_all_ranks || row->used_on_all_ranks || owner == placement->rank || is_copy(table, row))
         return REGISTERED;
-    if (placement->stages > 1 && stage_that_reads(table, row, at.instance) == own_stage(placement))
+    if (placement->stages > 1 && stage_that_reads(table, row, at.instance) == placement->rank)
         return REGISTERED;
     if (is_gradient(row) && row->owner == OWNED_BY_HOME_OF_PART &&
         reads_gradient(placement, parameter_of(row), layer, at.part))

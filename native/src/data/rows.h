@@ -2,7 +2,8 @@
  * made from it. Each stage of a pipeline has the same rows, with its own layers. */
 #pragma once
 
-#include "data/handles.h"
+#include "data/data.h"
+#include "data/workload.h"
 
 enum {
     ROW_PARAMETERS, /* parameters, gradients, m and v by group and parameter */
@@ -63,7 +64,7 @@ struct position {
 
 int id_of(const struct row *row, struct position at);
 int owner_in(const struct table *table, const struct row *row, struct position at);
-int64_t elements_of(const struct table *table, const struct row *row, int tile);
+int64_t elements_in_row(const struct table *table, const struct row *row, int tile);
 void format_name(char name[DATA_NAME_BYTES], const struct table *table, const struct row *row, struct position at);
 
 enum presence { ABSENT, NAMED, REGISTERED };

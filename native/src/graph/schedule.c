@@ -33,23 +33,15 @@ static void add_passes(struct workload *work)
 
 /* ---- A list that is given ---- */
 
-static const char *kind_name(int32_t kind)
-{
-    return kind == STARPULLM_FORWARD ? "forward" : "backward";
-}
-
 static status refuse(int64_t index, struct starpullm_pass pass, const char *expected)
 {
     return fail(STARPULLM_INVALID_ARGUMENT, "passes: number %lld, %s of sub-batch %d in stage %d: expected %s",
-                (long long)index, kind_name(pass.kind), pass.sub_batch, pass.stage, expected);
+                (long long)index, pass.kind == STARPULLM_FORWARD ? "forward" : "backward", pass.sub_batch, pass.stage,
+                expected);
 }
 
-/* How many passes of each kind each stage has had. */
-struct progress {
-    int *forward, *backward;
-};
-
-static status check_pass(const struct workload *work, struct progress done, int64_t index, struct starpullm_pass pass,
+/* done[kind] has the number of passes of each stage so far. */
+static status check_pass(const struct workload *work, int *const done[2], int64_t index, struct starpullm_pass pass,
                          int64_t sets)
 {
     const int last = work->placement.stages - 1, stage = pass.stage, s = pass.sub_batch;
@@ -58,31 +50,31 @@ static status check_pass(const struct workload *work, struct progress done, int6
                     (long long)index, pass.kind, STARPULLM_FORWARD, STARPULLM_BACKWARD);
     if (stage < 0 || stage > last || s < 0 || s >= work->placement.sub_batches)
         return refuse(index, pass, "a stage and a sub-batch that there are");
-    const int next = pass.kind == STARPULLM_FORWARD ? done.forward[stage] : done.backward[stage];
+    const int next = done[pass.kind][stage];
     if (s < next)
         return refuse(index, pass, "each pass once");
     if (s > next)
         return refuse(index, pass, "the sub-batch before it first: losses and gradients are summed in this order");
-    if (pass.kind == STARPULLM_FORWARD && stage > 0 && done.forward[stage - 1] <= s)
+    if (pass.kind == STARPULLM_FORWARD && stage > 0 && done[STARPULLM_FORWARD][stage - 1] <= s)
         return refuse(index, pass, "the forward pass of the stage before first");
-    if (pass.kind == STARPULLM_BACKWARD && stage < last && done.backward[stage + 1] <= s)
+    if (pass.kind == STARPULLM_BACKWARD && stage < last && done[STARPULLM_BACKWARD][stage + 1] <= s)
         return refuse(index, pass, "the backward pass of the stage behind first");
-    if (pass.kind == STARPULLM_BACKWARD && stage == last && done.forward[stage] <= s)
+    if (pass.kind == STARPULLM_BACKWARD && stage == last && done[STARPULLM_FORWARD][stage] <= s)
         return refuse(index, pass, "its forward pass first");
-    if (pass.kind == STARPULLM_FORWARD && sets > 0 && s - done.backward[stage] >= sets)
+    if (pass.kind == STARPULLM_FORWARD && sets > 0 && s - done[STARPULLM_BACKWARD][stage] >= sets)
         return refuse(index, pass, "a free activation set: the sub-batch that has it needs its backward pass first");
     return STARPULLM_OK;
 }
 
-static status take_passes(struct workload *work, struct progress done, const struct starpullm_pipeline *pipeline,
+static status take_passes(struct workload *work, int *const done[2], const struct starpullm_pipeline *pipeline,
                           int64_t sets)
 {
     for (int64_t i = 0; i < pipeline->num_passes; i++) {
         const struct starpullm_pass pass = pipeline->passes[i];
         TRY(check_pass(work, done, i, pass, sets));
         add(work, pass.kind, pass.sub_batch, pass.stage);
-        (pass.kind == STARPULLM_FORWARD ? done.forward : done.backward)[pass.stage]++;
-        const int used = done.forward[pass.stage] - done.backward[pass.stage];
+        done[pass.kind][pass.stage]++;
+        const int used = done[STARPULLM_FORWARD][pass.stage] - done[STARPULLM_BACKWARD][pass.stage];
         if (used > work->activation_sets[pass.stage])
             work->activation_sets[pass.stage] = used;
     }
@@ -111,7 +103,7 @@ status schedule_create(struct workload *work, const struct starpullm_pipeline *p
     work->passes = calloc(pipeline->num_passes > 0 ? (size_t)pipeline->num_passes : 1, sizeof *work->passes);
     int *done = calloc(2 * (size_t)stages, sizeof *done);
     const status code = work->passes && done
-                            ? take_passes(work, (struct progress){done, done + stages}, pipeline, activation_sets)
+                            ? take_passes(work, (int *[]){done, done + stages}, pipeline, activation_sets)
                             : fail(STARPULLM_OUT_OF_MEMORY, "a list of %lld passes", (long long)pipeline->num_passes);
     free(done);
     return code;

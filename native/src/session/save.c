@@ -66,7 +66,7 @@ status session_load(struct starpullm_session *session, const char *path, struct 
  * file's order. */
 struct gathering {
     struct starpullm_session *session;
-    float *values; /* of one parameter */
+    float *values; /* of the last parameter */
     int64_t copied;
     status code; /* the same on all ranks */
 };
@@ -75,23 +75,16 @@ static status copy_from_owner(void *context, enum starpullm_group group, enum pa
 {
     struct gathering *gathering = context;
     struct starpullm_session *session = gathering->session;
-    const int owner = owner_of(&session->work.placement, p, layer);
     const int64_t elements = tensor_elements(parameter_shape(&session->work.config, p));
-    float *memory;
-    status code = STARPULLM_OK;
-    if (owner == session->work.placement.rank) {
-        code = acquire_to_save(session, group, p, layer, &memory);
-        if (code == STARPULLM_OK) {
-            memcpy(gathering->values, memory, (size_t)elements * sizeof *memory);
-            release(session, group, p, layer);
-        }
-    }
-    gathering->code = ranks_agree(code);
-    TRY(gathering->code);
-    exchange_values(gathering->values, elements, owner);
+    free(gathering->values);
+    gathering->values = malloc((size_t)elements * sizeof *gathering->values);
+    gathering->code =
+        ranks_agree(gathering->values ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "a copy of a parameter"));
+    if (gathering->code == STARPULLM_OK)
+        gathering->code = session_read_parameter(session, group, p, layer, 0, elements, gathering->values);
     gathering->copied++;
     *values = gathering->values;
-    return STARPULLM_OK;
+    return gathering->code == STARPULLM_OK ? failure_check(&session->failure) : gathering->code;
 }
 
 static void release_copy(void *context, enum starpullm_group group, enum parameter p, int layer)
@@ -104,12 +97,6 @@ static status save_stages(struct starpullm_session *session, const char *path)
     const model_config *config = &session->work.config;
     struct gathering gathering = {.session = session};
     const struct tensor_buffers buffers = {&gathering, copy_from_owner, release_copy};
-    int64_t largest = 0;
-    for (int p = 0; p < NUM_PARAMETERS; p++)
-        if (tensor_elements(parameter_shape(config, p)) > largest)
-            largest = tensor_elements(parameter_shape(config, p));
-    gathering.values = malloc((size_t)largest * sizeof *gathering.values);
-    TRY(ranks_agree(gathering.values ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "a copy of a parameter")));
     status code = session->work.placement.rank > 0 ? STARPULLM_OK : checkpoint_write(path, config, &buffers);
     float *values;
     /* Of rank 0, what is left after a failure to write. */

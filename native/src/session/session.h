@@ -56,6 +56,10 @@ void session_wait_if_audited(struct starpullm_session *session);
 /* Refuses to wait for tasks that are held: the wait would never end. */
 status session_check_not_held(const struct starpullm_session *session);
 
+/* read.c: collective, every rank gets the values of a parameter, m or v. */
+status session_read_parameter(const struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
+                              int64_t offset, int64_t count, float *values);
+
 /* save.c: `state` is what the session resumes from; NULL: it starts from the checkpoint at `path`. */
 status session_load(struct starpullm_session *session, const char *path, struct training_state *state);
 /* Waits for the last save; NULL is allowed. */
