@@ -9,6 +9,7 @@ from starpullm.errors import InvalidArgumentError
 REDUCTIONS = ("ordered", "tree", "redux")
 RECOMPUTATIONS = ("none", "attention", "block")
 WEIGHT_GRADIENTS = ("kept", "reused")
+SCHEDULES = ("gpipe", "1f1b")
 
 
 def place_of(option: str, word: str, words: Sequence[str]) -> int:

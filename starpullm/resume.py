@@ -11,6 +11,7 @@ from starpullm.binding import prototypes
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.header import StrPath
 from starpullm.files.model import ModelConfig
+from starpullm.schedules import described
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,9 @@ def model_config(struct: Any) -> ModelConfig:
 
 def options_of_all_ranks(options: Any, checkpoint: StrPath | None, resume: StrPath | None) -> dict[str, object]:
     """Return what must be equal on all ranks: options, and the contents of files, as each machine may have a copy."""
-    own = ("checkpoint", "resume", "memory_limit")
+    own = ("checkpoint", "resume", "memory_limit", "pipeline")
     same = {name: getattr(options, name) for name, *_ in options._fields_ if name not in own}
+    same["stages, their blocks, schedule"] = described(options.pipeline.contents)
     if checkpoint is not None:
         same["checkpoint's model"] = checkpoint_config(checkpoint)
     if resume is not None:

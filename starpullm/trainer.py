@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import secrets
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,51 +14,17 @@ from starpullm.binding import prototypes, structs
 from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.files.header import StrPath
+from starpullm.instruments import Instruments
 from starpullm.loss import Loss
 from starpullm.memory import available_memory
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS, WEIGHT_GRADIENTS, place_of
+from starpullm.options import RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, place_of
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import check_same_options, common_call
 from starpullm.resume import model_config, options_of_all_ranks, training_state
 from starpullm.runtime import Runtime
+from starpullm.schedules import Schedule, number_of_pipelines, pipeline
 from starpullm.tensors import GROUPS, HasTensors, Tensor, TensorTable
 from starpullm.trace import Trace, read_trace
-
-
-@dataclass(frozen=True)
-class Instruments:
-    """What observes or perturbs the tasks of a trainer, for checks. Instruments cost time and never change a result.
-
-    They are chosen when the trainer is created, because its buffers are allocated for them. ``Observer`` in
-    ``starpullm.checks.observer`` returns what they found.
-
-    Parameters
-    ----------
-    audit
-        Memory is protected outside of tasks, and the first access to each page is compared with the task's declaration.
-        Only on one rank with partition 1x1, not with the reduction ``redux``, and without ``save_state``.
-    poison
-        Buffers that a task only writes are filled with a signalling NaN before the task, and so are, between two
-        iterations, all buffers whose contents the next iteration doesn't need. Those can't be read back then. Only on
-        one rank.
-    max_delay_us, delay_seed
-        Every task waits for 0 to ``max_delay_us`` microseconds before its kernel starts. The seed and the task's number
-        decide how long.
-    """
-
-    audit: bool = False
-    poison: bool = False
-    max_delay_us: int = 0
-    delay_seed: int = 0
-
-    def options(self) -> dict[str, int]:
-        """Return them as a session's options; the flags are those of ``enum starpullm_instrument``."""
-        flags = (self.audit, self.poison, self.max_delay_us != 0)
-        return {
-            "instruments": sum(bool(flag) << bit for bit, flag in enumerate(flags)),
-            "max_delay_us": prototypes.integer("max_delay_us", self.max_delay_us, 32),
-            "delay_seed": prototypes.integer("delay_seed", self.delay_seed, 64) % 2**64,
-        }
 
 
 class Trainer(Resource, HasTensors):
@@ -91,6 +57,14 @@ class Trainer(Resource, HasTensors):
         bits; one set of gradients per rank. ``"tree"``: in a binary tree that depends on S only, so with the same bits
         on any placement; S sets over all ranks. ``"redux"``: by StarPU's own reduction; the bits change from run to
         run and the error is bounded; one set per worker.
+    stages
+        More than one: the blocks are cut into so many stages, one on each rank, which all submit the same batch of B
+        sequences. A sequence of numbers says how many blocks each stage has; the last, with the head, may have none.
+        With ``"ordered"``.
+    schedule
+        How far the forward passes of a stage are ahead of its backward passes. ``"gpipe"``: as many sub-batches as
+        there are activation sets, ``"1f1b"``: one in the last stage, and one more in each stage before. A function of
+        the numbers of stages and sub-batches returns the list of all passes (``starpullm.schedules``).
     weight_gradient_tiles
         With ``"ordered"``: the running sums that the gradient of each weight is cut into by rows, at most one a row. 0:
         so many that no chain of sums is longer than about a twentieth of a step, by the sizes of the model, S and the
@@ -139,6 +113,8 @@ class Trainer(Resource, HasTensors):
         seq_len: int,
         sub_batches: int = 1,
         activation_sets: int = 0,
+        stages: int | Sequence[int] = 1,
+        schedule: str | Schedule = SCHEDULES[0],
         reduction: str = "ordered",
         weight_gradient_tiles: int = 0,
         learning_rate: float = 3e-4,
@@ -179,6 +155,7 @@ class Trainer(Resource, HasTensors):
             else prototypes.integer("memory_limit", memory_limit, 64),
             recompute=place_of("recompute", recompute, RECOMPUTATIONS),
             reuse_weight_gradients=place_of("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
+            pipeline=ctypes.pointer(pipeline(stages, schedule, sub_batches, activation_sets, runtime.ranks)),
             **(instruments or Instruments()).options(),
         )
         if runtime.comm:
@@ -189,6 +166,7 @@ class Trainer(Resource, HasTensors):
         self.runtime = runtime
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
         self.reduction, self.learning_rate = reduction, learning_rate
+        self.pipelines = number_of_pipelines(runtime.ranks, stages)
         prototypes.call("session_create", runtime._handle, options, self._handle.address)
         run = secrets.randbits(64)  # distinguishes the states of two runs
         self._run = runtime.comm.bcast(run) if runtime.comm else run
@@ -204,7 +182,7 @@ class Trainer(Resource, HasTensors):
         Parameters
         ----------
         inputs, targets
-            Token ids, integers (B, T); over ranks this rank's part of the batch.
+            Token ids, integers (B, T); over ranks this rank's part of the batch, or with stages the batch.
         learning_rate
             Of this step's update, rounded to binary32; the same on all ranks. None: that of the trainer.
 

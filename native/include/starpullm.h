@@ -17,7 +17,7 @@ extern "C" {
 #define STARPULLM_API __attribute__((visibility("default")))
 
 /* Raised whenever a struct or a function of this header changes its meaning. */
-#define STARPULLM_ABI_VERSION 4
+#define STARPULLM_ABI_VERSION 5
 
 enum starpullm_status {
     STARPULLM_OK = 0,
@@ -70,10 +70,8 @@ STARPULLM_API enum starpullm_status starpullm_machine_info(struct starpullm_mach
 /* Name of StarPU's index-th scheduler, NULL past the last. */
 STARPULLM_API const char *starpullm_scheduler_name(size_t index);
 
-/* out[i] = function(in[i]) by the libm that the kernels use; function is expf, tanhf, coshf or logf. */
+/* The libm that the kernels use. function is expf, tanhf, coshf or logf; of powf, in are the bases. */
 STARPULLM_API enum starpullm_status starpullm_libm(const char *function, float *out, const float *in, size_t count);
-
-/* out[i] = powf(base[i], exponent[i]). */
 STARPULLM_API enum starpullm_status starpullm_libm_powf(float *out, const float *base, const float *exponent,
                                                         size_t count);
 
@@ -87,8 +85,8 @@ STARPULLM_API const char *starpullm_vector_libm_name(size_t index);
  * 2^32 inputs, and 0 if they call libm's own. *fingerprint is a hash of sample results, which identifies the libm. */
 STARPULLM_API enum starpullm_status starpullm_vector_libm(int32_t *used, uint64_t *fingerprint, const char *function);
 
-/* Compares a level's vector version of a function with libm's for the inputs with the bit patterns begin <= i < end <=
- * 2^32. All NaNs are equal. Gives the number of inputs whose results differ, and the first, if any, by its pattern. */
+/* Compares a level's vector version of a function with libm's for the inputs with bit patterns from begin to end - 1,
+ * all NaNs being equal. Gives the number of inputs whose results differ, and the pattern of the first. */
 STARPULLM_API enum starpullm_status starpullm_prove_libm(uint64_t *differences, uint32_t *first_difference,
                                                          const char *level, const char *function, uint64_t begin,
                                                          uint64_t end);
@@ -104,28 +102,24 @@ struct starpullm_kernel_info {
     const void *function;   /* which takes these parameters, and returns nothing */
 };
 
-/* A kernel of a SIMD level, as a function on the caller's memory. Arrays are dense; docs/numerics.md has the formulas,
- * native/src/kernels/kernels.def the shapes. Of the parameters' types, enum sum_start is 0 if the output isn't read,
- * and 1 if a sum continues from its present value. struct adamw_options has the five floats of
- * starpullm_session_options in their order. struct team has two ints: the number of a thread, and how many threads
- * there are; the call computes this thread's part of the outputs, in the thread's own floating-point environment. */
+/* A kernel of a SIMD level, as a function on the caller's memory. docs/numerics.md has the formulas, kernels.def the
+ * shapes. Of the parameters' types, enum sum_start is 0 if the output isn't read, and 1 if a sum continues. struct
+ * adamw_options has the five floats of starpullm_session_options. struct team has two ints: a thread and how many there
+ * are; the call computes this thread's part of the outputs, in the thread's own floating-point environment. */
 STARPULLM_API enum starpullm_status starpullm_kernel(const char *level, const char *name,
                                                      struct starpullm_kernel_info *info);
 
-/* From now on the blocks of matmuls are those for caches of so many bytes; no bit of a result depends on them. Not
- * while kernels run. starpullm_machine_info() has the present sizes. */
+/* From now on the blocks of matmuls are those for caches of so many bytes; no bit depends on it. No kernel may run. */
 STARPULLM_API enum starpullm_status starpullm_fit_caches(size_t l1_cache, size_t l2_cache);
 
-/* Measures for so many seconds the most operations per second that the calling thread can do, in 10^9: it multiplies
- * and adds in registers with the vectors of the SIMD level in use. fused 0: each operation is rounded, as in the
- * kernels. 1: multiplication and addition in one instruction; *gflops is 0 if the level has none. */
+/* Measures for so many seconds the most operations per second of the calling thread, in 10^9, in registers of the SIMD
+ * level in use. fused 1: multiplication and addition in one instruction; *gflops is 0 if the level has none. */
 STARPULLM_API enum starpullm_status starpullm_peak_gflops(double *gflops, int32_t fused, double seconds);
 
 /* How the calling thread's floating-point environment differs from the one that strict results need (round to nearest,
  * no flush-to-zero, no denormals-are-zero), as a sentence; "" if it doesn't. Kernels always set their own. */
 STARPULLM_API const char *starpullm_float_environment(void);
 
-/* The sizes of a model. */
 struct starpullm_model_config {
     int32_t max_seq_len;       /* maxT */
     int32_t vocab_size;        /* V */
@@ -145,11 +139,10 @@ struct starpullm_runtime_options {
     int32_t workers;            /* W */
     int32_t threads_per_worker; /* T */
     const char *scheduler;      /* one of starpullm_scheduler_name() */
-    /* NULL: this process alone. Otherwise the Fortran handle of an MPI communicator whose ranks run one task graph
-     * together. All ranks must make the same calls on runtime and session in the same order, with the same options;
-     * only the partition may differ. MPI must have been initialized with MPI_THREAD_MULTIPLE. If the creation of the
-     * runtime or of a session fails on some ranks, it fails on all of them, and the others name the first of these
-     * ranks. After another call that has failed on one rank alone, the others may wait for ever. */
+    /* NULL: this process alone. Otherwise the Fortran handle of an MPI communicator (MPI_THREAD_MULTIPLE) whose ranks
+     * run one task graph together. All make the same calls on runtime and session in the same order, with the same
+     * options; only the partition may differ. If the creation of the runtime or of a session fails on some ranks, it
+     * fails on all. After another call that has failed on one rank alone, the others may wait for ever. */
     const int32_t *communicator;
     /* NULL: the library's own matmuls, with llm.c's bits. Otherwise the shared library of a CBLAS, as a path or a name
      * for the dynamic linker: its matmuls are used until the runtime is destroyed, and no result is strict. */
@@ -192,6 +185,20 @@ enum starpullm_recompute {
     STARPULLM_RECOMPUTE_BLOCK = 2      /* all in a block but residual3, which the next one reads */
 };
 
+enum starpullm_pass_kind { STARPULLM_FORWARD = 0, STARPULLM_BACKWARD = 1 };
+struct starpullm_pass { /* of a sub-batch through a stage; kind is one of enum starpullm_pass_kind */
+    int32_t kind, sub_batch, stage;
+};
+
+/* The blocks cut into stages, one on each rank, with the encoder before the first block and the head behind the last.
+ * With `ordered`. More than one need as many ranks, which all submit the same batch. */
+struct starpullm_pipeline {
+    int32_t stages;
+    const int32_t *blocks;               /* of each stage; NULL: by their cost */
+    const struct starpullm_pass *passes; /* of a step in order; NULL: forward passes are activation_sets ahead */
+    int64_t num_passes;
+};
+
 /* Watching a run, or disturbing it, for checks. All of them cost time, and none changes a result. */
 enum starpullm_instrument {
     /* Memory is closed outside of tasks. The first access to a page is compared with what the task declared; a
@@ -208,9 +215,9 @@ struct starpullm_session_options {
     size_t size;
     const char *checkpoint; /* parameters to start from; NULL if a training state is given */
     const char *resume; /* NULL, or a state to go on from: its folder, or that of several, whose newest one is taken */
-    int64_t batch_size, seq_len;   /* of one rank: the whole batch is ranks times batch_size; seq_len at most maxT */
-    int64_t sub_batches;           /* of one rank; divides batch_size */
-    int64_t activation_sets;       /* of one rank: so many sub-batches have buffers, and run, at a time; 0: all */
+    int64_t batch_size, seq_len;   /* of one rank, or pipeline: the whole batch is that of all; seq_len at most maxT */
+    int64_t sub_batches;           /* likewise; divides batch_size */
+    int64_t activation_sets;       /* likewise: so many sub-batches have buffers, and run, at a time; 0: all */
     int32_t reduction;             /* enum starpullm_reduction */
     int32_t weight_gradient_tiles; /* sums by rows of each weight's gradient, if ordered; 0: by model and workers */
     float learning_rate, beta1, beta2, eps, weight_decay;
@@ -223,6 +230,7 @@ struct starpullm_session_options {
     int32_t recompute;    /* enum starpullm_recompute; not with keep_activations */
     int32_t reuse_weight_gradients; /* 1: the blocks have two gradients in turn; on one rank with one sub-batch */
     int64_t memory_limit;           /* bytes for buffers that the ranks of this machine share equally; 0: any number */
+    const struct starpullm_pipeline *pipeline; /* NULL: one stage */
 };
 STARPULLM_API enum starpullm_status starpullm_session_create(starpullm_runtime *runtime,
                                                              const struct starpullm_session_options *options,
@@ -243,16 +251,14 @@ STARPULLM_API void starpullm_loss_destroy(starpullm_loss *loss);
 
 /* Submits forward, backward and update of one batch, and returns before they are done. Waits only while steps_in_flight
  * submissions are unfinished. Tokens are checked and copied first: if one is invalid, nothing has changed.
- * *learning_rate is that of this update, the same on all ranks; NULL: that of the session's options. */
-STARPULLM_API enum starpullm_status starpullm_session_submit_step(starpullm_session *session,
-                                                                  const int32_t *inputs /* (B,T) */,
-                                                                  const int32_t *targets /* (B,T) */,
-                                                                  const float *learning_rate, starpullm_loss **loss);
+ * inputs and targets are (B,T). *learning_rate is that of this update, the same on all ranks; NULL: the session's. */
+STARPULLM_API enum starpullm_status starpullm_session_submit_step(starpullm_session *session, const int32_t *inputs,
+                                                                  const int32_t *targets, const float *learning_rate,
+                                                                  starpullm_loss **loss);
 
 /* Submits forward and loss only. */
 STARPULLM_API enum starpullm_status starpullm_session_submit_evaluation(starpullm_session *session,
-                                                                        const int32_t *inputs /* (B,T) */,
-                                                                        const int32_t *targets /* (B,T) */,
+                                                                        const int32_t *inputs, const int32_t *targets,
                                                                         starpullm_loss **loss);
 
 /* Submits forward up to the probabilities of inputs (B,T). */
@@ -295,8 +301,7 @@ STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_sess
                                                                   int64_t count, float *values);
 
 /* Writes the parameters after the last submitted step, to a temporary file in the same folder that is then renamed. On
- * failure, also of one of the session's tasks, the file of before is unchanged; only if the folder's fsync fails the
- * new file is in place, and the sentence says so. */
+ * failure the file of before is unchanged, unless the sentence says otherwise. */
 STARPULLM_API enum starpullm_status starpullm_session_save_checkpoint(starpullm_session *session, const char *path);
 
 /* ---- Training states: what a run resumes from (docs/formats.md) ---- */
@@ -336,10 +341,10 @@ struct starpullm_save_options {
 STARPULLM_API enum starpullm_status starpullm_session_claim_directory(starpullm_session *session, const char *directory,
                                                                       uint64_t run);
 
-/* Starts saving parameters, m and v as they are after the last submitted step. Meanwhile the forward and backward of
- * the next steps run; only the update of a tensor waits until that tensor is on the disk. Waits for the previous save,
- * and reports its failure. Over ranks each rank writes what it owns. Complete states that were there before stay,
- * whatever happens. Claims the directory; another run's state of this step is refused: STARPULLM_INVALID_ARGUMENT. */
+/* Starts saving parameters, m and v as they are after the last submitted step; each rank writes what it owns. Meanwhile
+ * the next steps run; only the update of a tensor waits until it is on the disk. Waits for the previous save, and
+ * reports its failure. Complete states stay. Claims the directory; another run's state of this step is refused:
+ * STARPULLM_INVALID_ARGUMENT. */
 STARPULLM_API enum starpullm_status starpullm_session_save_state(starpullm_session *session,
                                                                  const struct starpullm_save_options *options);
 
@@ -410,8 +415,7 @@ STARPULLM_API enum starpullm_status starpullm_session_share(const starpullm_sess
 
 /* ---- The task graph on paper ---- */
 
-/* The tasks of training steps on any number of ranks, and the data that they access: written down as they would be
- * submitted, without a runtime, buffers or other ranks. */
+/* The tasks of training steps on any number of ranks, and their data, without a runtime, buffers or other ranks. */
 typedef struct starpullm_plan starpullm_plan;
 
 struct starpullm_plan_options {
@@ -426,6 +430,7 @@ struct starpullm_plan_options {
     int32_t recompute, reuse_weight_gradients;       /* likewise */
     int32_t workers;                                 /* of each rank */
     int32_t steps;                                   /* at least 1 */
+    const struct starpullm_pipeline *pipeline;       /* as in starpullm_session_options */
 };
 STARPULLM_API enum starpullm_status starpullm_plan_create(const struct starpullm_plan_options *options,
                                                           starpullm_plan **plan);
@@ -442,17 +447,15 @@ STARPULLM_API enum starpullm_status starpullm_plan_handle_info(const starpullm_p
 
 /* ---- StarPU's task graph ---- */
 
-/* Waits for everything that was submitted. Tasks that are submitted from now on don't run before
- * starpullm_session_release(), at most steps_in_flight submissions of them. Until then, functions that would wait for
- * tasks return STARPULLM_INVALID_STATE; only starpullm_session_wait() and _destroy() release the tasks themselves. On
- * one rank, with trace, without STARPULLM_AUDIT and STARPULLM_POISON. */
+/* Waits for everything that was submitted. Tasks that are submitted from now on, at most steps_in_flight submissions,
+ * don't run before starpullm_session_release(), _wait() or _destroy(). Until then, other functions that would wait for
+ * tasks return STARPULLM_INVALID_STATE. On one rank, with trace, without STARPULLM_AUDIT and STARPULLM_POISON. */
 STARPULLM_API enum starpullm_status starpullm_session_hold(starpullm_session *session);
 
 /* Asks StarPU which of the held tasks depend on which, and lets them run. Gives the number of such pairs. */
 STARPULLM_API enum starpullm_status starpullm_session_release(starpullm_session *session, size_t *num_edges);
 
-/* The pairs that the last release found: the numbers in the trace of a task and of one that depends on it. Numbers
- * below 0 are StarPU's own tasks. */
+/* The pairs that the last release found: numbers in the trace; those below 0 are StarPU's own tasks. */
 STARPULLM_API enum starpullm_status
 starpullm_session_runtime_edges(starpullm_session *session, int64_t *edges /* (num_edges, 2) */, size_t num_edges);
 
@@ -475,11 +478,9 @@ struct starpullm_finding {
     int64_t count;
 };
 
-/* Waits for everything that was submitted, then counts the findings since the last
- * starpullm_session_trace_clear(). STARPULLM_INVALID_STATE in a session without instruments. */
+/* Waits, then counts the findings since the last starpullm_session_trace_clear(). */
 STARPULLM_API enum starpullm_status starpullm_session_findings_size(starpullm_session *session, size_t *count);
-/* What the instruments have looked at since the last starpullm_session_trace_clear(). Without findings, only these
- * numbers show that they did. */
+/* What the instruments have looked at since the last starpullm_session_trace_clear(). */
 struct starpullm_instrument_counts {
     size_t size;
     int64_t pages;            /* audit: the tasks' first reads of a page, and first writes */
@@ -487,7 +488,6 @@ struct starpullm_instrument_counts {
     int64_t poisoned_between; /* the same of buffers between submissions */
     int64_t searched;         /* elements that were searched for the NaN after a task */
 };
-/* Waits for everything that was submitted. STARPULLM_INVALID_STATE in a session without instruments. */
 STARPULLM_API enum starpullm_status starpullm_session_instrument_counts(starpullm_session *session,
                                                                         struct starpullm_instrument_counts *counts);
 

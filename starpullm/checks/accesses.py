@@ -16,8 +16,8 @@ from starpullm.checks.observer import FindingKind, InstrumentCounts, InstrumentF
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import trace_steps, traced_trainer
+from starpullm.instruments import Instruments
 from starpullm.trace import AccessMode, Trace
-from starpullm.trainer import Instruments
 
 
 class _Instrumented(Check):

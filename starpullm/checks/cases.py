@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from starpullm.errors import FileError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS, WEIGHT_GRADIENTS
+from starpullm.options import RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS
 
 if TYPE_CHECKING:
     from starpullm.checks.isolation import RuntimeConfiguration
@@ -62,6 +62,8 @@ class Case(NamedTuple):
     activation_sets: int = 0
     recompute: str = RECOMPUTATIONS[0]
     weight_gradients: str = WEIGHT_GRADIENTS[0]
+    stages: int | Sequence[int] = 1
+    schedule: str = SCHEDULES[0]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -73,12 +75,15 @@ class Case(NamedTuple):
             "activation_sets": self.activation_sets,
             "recompute": self.recompute,
             "weight_gradients": self.weight_gradients,
+            "stages": self.stages,
+            "schedule": self.schedule,
         }
 
     def can_read(self, group: str, layer: int | None) -> bool:
         """Return whether a tensor can be read after a step: no memory of its group is shared."""
         if group.startswith("activation"):
-            return self.activation_sets == 0 and self.recompute == RECOMPUTATIONS[0]
+            kept = self.recompute == RECOMPUTATIONS[0] and self.schedule == SCHEDULES[0]
+            return kept and self.activation_sets == 0
         return group != "grads" or layer is None or self.weight_gradients == WEIGHT_GRADIENTS[0]
 
     def __str__(self) -> str:
@@ -88,7 +93,9 @@ class Case(NamedTuple):
         sets = f"sets{self.activation_sets}" if self.activation_sets else ""
         recompute = self.recompute.removeprefix(RECOMPUTATIONS[0])
         gradients = self.weight_gradients.removeprefix(WEIGHT_GRADIENTS[0])
-        parts = (counts, self.reduction, tiles, sets, recompute, gradients, self.what, delays)
+        cut = [self.stages] if isinstance(self.stages, int) else self.stages
+        stages = "" if self.stages == 1 else f"stages{'_'.join(map(str, cut))}-{self.schedule}"
+        parts = (counts, self.reduction, tiles, sets, recompute, gradients, stages, self.what, delays)
         return "-".join(filter(None, (Path(self.record).stem, *parts)))
 
 
@@ -158,6 +165,19 @@ def sharing_cases(asked: Asked, ranks: int) -> Iterator[Case]:
             yield case._replace(recompute="block", activation_sets=min(2, case.sub_batches))
             if ranks == 1 and 1 in counts:
                 yield case._replace(sub_batches=1, recompute="block", weight_gradients="reused")
+            return
+
+
+def pipeline_cases(asked: Asked, ranks: int) -> Iterator[Case]:
+    """Yield cases with a stage on each rank, of the first record with enough blocks: schedules, cuts and fewer sets."""
+    for record in asked.records if REDUCTIONS[0] in asked.reductions and ranks > 1 else ():
+        counts, layers = asked.sub_batches(record), find_record(record).model.num_layers
+        if counts and layers + 1 >= ranks:
+            case = Case(record, max(counts), REDUCTIONS[0], seed=asked.seed, stages=ranks)
+            yield case
+            yield case._replace(schedule="1f1b")
+            yield case._replace(activation_sets=min(2, case.sub_batches), recompute="block")
+            yield case._replace(stages=(layers - ranks + 2, *[1] * (ranks - 2), 0), schedule="1f1b", tiles=TILES)
             return
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.checks.bits import bits_of, compare_bits
-from starpullm.checks.cases import Asked, Case, Promise, find_record, record_cases, sharing_cases
+from starpullm.checks.cases import Asked, Case, Promise, find_record, pipeline_cases, record_cases, sharing_cases
 from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.execution_order import execution_order
 from starpullm.checks.llmc import run_llmc
@@ -80,6 +80,7 @@ class Parity(Check):
         for records in (asked.records, asked.parity_records):
             yield from record_cases(asked, ranks, self.needs.promises, records=records)
         yield from sharing_cases(asked, ranks)
+        yield from pipeline_cases(asked, ranks)
 
     def run(self, place: Place, case: Case) -> Result:
         """Compare with a golden record."""
@@ -115,7 +116,7 @@ class Parity(Check):
         InvalidArgumentError
             If the ranks, or a rank's sub-batches, don't divide the record's batch.
         """
-        own_sequences(runtime, record.batch_size, f"{record.name}: its")
+        own_sequences(runtime, record.batch_size, f"{record.name}: its", case.stages)
         reference = reference or GoldenReference(record, checkpoint)
         undecided = why_not_comparable(runtime, record)
         found = _Found()
@@ -130,7 +131,7 @@ class Parity(Check):
             ) as trainer:
                 found = _run(record, trainer, case, progress)
             if found.differences:  # only rank 0 has any
-                _describe_first(record, reference, found, case.sub_batches * runtime.ranks)
+                _describe_first(record, reference, found, case.sub_batches * trainer.pipelines)
             if runtime.comm:
                 found = runtime.comm.bcast(found)
         findings = [Finding(str(difference)) for difference in found.differences[:MAX_LISTED]]
@@ -180,7 +181,7 @@ class ParityWithLlmc(Parity):
 def _run(record: GoldenRecord, trainer: Trainer, case: Case, progress: Callable[[], None] | None) -> _Found:
     """Train on a rank's own sequences and compare, on rank 0."""
     comm = trainer.runtime.comm
-    own = own_sequences(trainer.runtime, record.batch_size, "the")
+    own = own_sequences(trainer.runtime, record.batch_size, "the", case.stages)
     found = _Found()
     for number in range(record.num_steps):
         inputs, targets = generate_tokens(

@@ -22,6 +22,7 @@ from starpullm.machine import libm_fingerprint
 from starpullm.processes.children import Child
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
+from starpullm.schedules import number_of_pipelines
 from starpullm.trainer import Trainer
 
 RERUN_SECONDS = 300.0
@@ -100,7 +101,7 @@ def record_trainer(
         runtime,
         checkpoint if resume is None else None,
         resume=resume,
-        batch_size=record.batch_size // runtime.ranks,
+        batch_size=record.batch_size // number_of_pipelines(runtime.ranks, options.get("stages", 1)),
         seq_len=record.seq_len,
         learning_rate=record.learning_rate,
         betas=(record.beta1, record.beta2),

@@ -16,8 +16,8 @@ from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Outcome, Result
 from starpullm.checks.training import STEPS, case_trainer, named_tensors, own_batch, trace_steps, traced_trainer
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.instruments import Instruments
 from starpullm.trace import Trace
-from starpullm.trainer import Instruments
 
 MAX_DELAY_US = 200
 """For perturbed runs: longer than most tasks of the small records, so that delays decide which of them run together."""

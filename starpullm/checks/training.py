@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +20,7 @@ from starpullm.errors import FormatError, InvalidArgumentError
 from starpullm.golden.records import GoldenRecord, layer_name
 from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime
+from starpullm.schedules import number_of_pipelines
 from starpullm.trace import Trace
 from starpullm.trainer import Trainer
 
@@ -69,18 +70,19 @@ def make_inputs(record: GoldenRecord, directory: Path) -> Path:
     return path
 
 
-def own_sequences(runtime: Runtime, batch_size: int, whose: str) -> slice:
-    """Return which sequences of all ranks' batch are this rank's; messages speak of ``whose`` batch.
+def own_sequences(runtime: Runtime, batch_size: int, whose: str, stages: int | Sequence[int] = 1) -> slice:
+    """Return which sequences of all ranks' batch this rank submits; messages speak of ``whose`` batch.
 
     Raises
     ------
     InvalidArgumentError
         If the ranks don't divide the batch.
     """
-    if batch_size % runtime.ranks:
-        raise InvalidArgumentError(f"{whose} batch of {batch_size} can't be spread over {runtime.ranks} ranks")
-    size = batch_size // runtime.ranks
-    return slice(runtime.rank * size, (runtime.rank + 1) * size)
+    parts = number_of_pipelines(runtime.ranks, stages)
+    if batch_size % parts:
+        raise InvalidArgumentError(f"{whose} batch of {batch_size} can't be spread over {parts} ranks")
+    size, part = batch_size // parts, runtime.rank * parts // runtime.ranks
+    return slice(part * size, (part + 1) * size)
 
 
 @contextmanager
@@ -93,7 +95,7 @@ def new_trainer(place: Place, record: GoldenRecord, **options: Any) -> Iterator[
         If the ranks, or a rank's sub-batches, don't divide the record's batch.
     """
     runtime = place.runtime
-    own_sequences(runtime, record.batch_size, f"{record.name}: its")
+    own_sequences(runtime, record.batch_size, f"{record.name}: its", options.get("stages", 1))
     trainer = record_trainer(runtime, record, place.checkpoint(record), **{"steps_in_flight": STEPS - 2, **options})
     # The guard is inside: a trainer that is closed waits for the other ranks.
     with trainer, guarded(runtime.comm) if runtime.comm else nullcontext():
@@ -103,9 +105,9 @@ def new_trainer(place: Place, record: GoldenRecord, **options: Any) -> Iterator[
 def own_batch(trainer: Trainer, seed: int, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return this rank's inputs and targets (B, T), from the generated batch of all ranks with that number."""
     runtime = trainer.runtime
-    whole_batch = runtime.ranks * trainer.batch_size
+    whole_batch = trainer.pipelines * trainer.batch_size
     inputs, targets = generate_tokens(seed, number, whole_batch, trainer.seq_len, trainer.config.vocab_size)
-    own = own_sequences(runtime, whole_batch, "the")
+    own = own_sequences(runtime, whole_batch, "the", runtime.ranks // trainer.pipelines)
     return inputs[own], targets[own]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -18,10 +18,11 @@ from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.place import Place, Workplace, captured_output, environment
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import Finding, Result
-from starpullm.checks.training import checkpoint_in, trace_steps
+from starpullm.checks.training import STEPS, checkpoint_in, trace_steps
 from starpullm.golden.records import shipped_record
 from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime
+from starpullm.schedules import number_of_pipelines
 from starpullm.trace import HandleInfo, Trace
 
 _TINY = shipped_record("tiny")
@@ -65,9 +66,12 @@ class Transfers(Check):
 
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
         """Yield a case for each reduction; so little is trained that StarPU's sums of bytes are exact."""
-        del asked, ranks
+        del asked
         yield from (Case(reduction=name) for name, promise in PROMISES.items() if promise in REPRODUCIBLE)
         yield Case(reduction="ordered", tiles=TILES)
+        if ranks - 1 <= _TINY.model.num_layers:
+            yield Case(reduction="ordered", stages=ranks)
+            yield Case(reduction="ordered", stages=ranks, schedule="1f1b", tiles=TILES)
 
     def run(self, place: Place | Workplace, case: Case) -> Result:
         """Train, end the runtime, and read what StarPU-MPI has counted; it goes on counting with the next runtime."""
@@ -76,12 +80,14 @@ class Transfers(Check):
             "reduction": case.reduction,
             "weight_gradient_tiles": case.tiles,
             "keep_activations": False,
+            "stages": case.stages,
+            "schedule": case.schedule,
         }
         assert isinstance(place, Workplace)
         with captured_output() as output:
             with environment(STARPU_MPI_STATS="1"), Runtime(comm=place.comm) as runtime:
                 rank, ranks = runtime.rank, runtime.ranks
-                record = replace(_TINY, batch_size=_SEQUENCES * ranks)
+                record = replace(_TINY, batch_size=_SEQUENCES * number_of_pipelines(ranks, case.stages))
                 checkpoint = checkpoint_in(place.directory / str(rank), _TINY)
                 with (
                     record_trainer(runtime, record, checkpoint, trace=True, **settings) as trainer,
@@ -89,8 +95,11 @@ class Transfers(Check):
                 ):
                     trace = trace_steps(trainer, _SEED)
             found = Sent.printed(output(), rank)
-        expected = required_messages(trace, owners_of(trace, _SUB_BATCHES), ranks)[rank]
-        findings = [Finding(sentence) for sentence in compare_sent(found, expected)]
+        expected = required_messages(trace, owners_of(trace, _SUB_BATCHES, case.stages), ranks)[rank]
+        sentences = [*compare_sent(found, expected)]
+        if case.stages != 1:
+            sentences += compare_sent(found, sent_by_stage(rank, ranks, max(1, case.tiles)))
+        findings = [Finding(sentence) for sentence in sentences]
         return self.result(compared=expected.messages, findings=findings, note=f"sent by rank {rank}")
 
 
@@ -107,11 +116,34 @@ def compare_sent(found: Sent | None, expected: Sent) -> Iterator[str]:
             yield f"found {size} bytes sent to rank {to}, expected {required}"
 
 
-def owners_of(trace: Trace, sub_batches: int) -> dict[int, int]:
+def sent_by_stage(stage: int, stages: int, tiles: int) -> Sent:
+    """Return what a stage sends: activations up, gradients down, wte's value and its sum, and the mean loss."""
+    config = _TINY.model
+    boundary = 4 * _SEQUENCES // _SUB_BATCHES * _TINY.seq_len * config.channels
+    wte = 4 * config.padded_vocab_size * config.channels
+    messages: list[tuple[int, int]] = []
+    for neighbour in {stage - 1, stage + 1} & set(range(stages)):
+        messages += [(neighbour, boundary)] * _SUB_BATCHES
+    if stage == 0:
+        messages += [(stages - 1, wte)]
+    if stage == stages - 1:
+        messages += [(0, wte), *[(0, 0)] * (tiles - 1), *((rank, 4) for rank in range(stage))]
+    sizes = Counter[int]()
+    for rank, size in messages:
+        sizes[rank] += STEPS * size
+    return Sent(STEPS * len(messages), sizes)
+
+
+def owners_of(trace: Trace, sub_batches: int, stages: int | Sequence[int] = 1) -> dict[int, int]:
     """Return the owner of each handle: by its name, and of the others the rank whose update writes it.
 
-    The trace is of whole steps, and the sub-batches are those of one rank.
+    The trace is of whole steps, and the sub-batches are those of one rank. With stages, each handle belongs to the one
+    rank whose tasks write it, or if none does read it.
     """
+    if stages != 1:
+        accesses = [(access, task.rank) for task in trace for access in task.accesses if task.operation != "transfer"]
+        readers = {access.handle.id: rank for access, rank in accesses}
+        return readers | {access.handle.id: rank for access, rank in accesses if access.mode.writes}
     owners = {}
     for handle in trace.handles:
         of_rank, of_sub_batch = _OF_RANK.search(handle.name), _OF_SUB_BATCH.search(handle.name)

@@ -24,6 +24,7 @@ from starpullm.options import RECOMPUTATIONS, REDUCTIONS
 from starpullm.processes.lock import machine_lock
 from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
+from starpullm.schedules import number_of_pipelines
 from starpullm.speed.against import BLAS, LIBRARY, STRICT, Comparison, compare
 from starpullm.speed.contender import Contender
 from starpullm.speed.measure import Throughput, bench
@@ -63,6 +64,8 @@ from starpullm.speed.workload import Workload
     help=options.RECOMPUTE,
 )
 @options.weight_gradients
+@options.stages
+@options.schedule
 @options.repeated(
     "--reduction", "reductions", type=click.Choice(REDUCTIONS), default=[REDUCTIONS[0]], help=options.REDUCTION
 )
@@ -139,7 +142,7 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
         ):
             yield Workload(
                 model=record.name if record else str(run.checkpoint),
-                batch_size=batch_size * ranks if run.batch_sizes else batch_size,
+                batch_size=batch_size * (number_of_pipelines(ranks, run.stages) if run.batch_sizes else 1),
                 seq_len=run.seq_len if run.seq_len is not None else record.seq_len if record else 64,
                 partition=partition,
                 scheduler=run.scheduler,
@@ -150,6 +153,8 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
                 recompute=recompute,
                 weight_gradients=run.weight_gradients,
                 ranks=ranks,
+                stages=run.stages,
+                schedule=run.schedule,
                 iterations=run.iterations,
                 warm_up=run.warm_up,
                 matmul=run.matmul,

@@ -12,7 +12,7 @@ import click
 
 from starpullm.data.generator import generate_checkpoint
 from starpullm.files.model import ModelConfig
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS, WEIGHT_GRADIENTS
+from starpullm.options import RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS
 from starpullm.runtime import DEFAULT_SCHEDULER, MATMULS
 
 PATH = click.Path(path_type=Path)
@@ -49,6 +49,33 @@ weight_gradients = click.option(
     default=WEIGHT_GRADIENTS[0],
     help="reused: the blocks share two gradients of each weight, on one rank with one sub-batch.",
 )
+
+
+class _Stages(click.ParamType[Any]):
+    name = "stages"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | tuple[int, ...]:
+        numbers = value.split(",") if isinstance(value, str) else [value]
+        try:
+            blocks = tuple(int(number) for number in numbers)
+        except ValueError:
+            self.fail(f'expected a number of stages or the blocks of each, found "{value}"', param, ctx)
+        return blocks if len(blocks) > 1 else blocks[0]
+
+
+stages = click.option(
+    "--stages",
+    type=_Stages(),
+    default=1,
+    metavar="P|L,L,…",
+    help="Stages of the model, one on each rank, or the blocks of each stage.",
+)
+schedule = click.option(
+    "--schedule",
+    type=click.Choice(SCHEDULES),
+    default=SCHEDULES[0],
+    help="How far the forward passes of a stage are ahead: by --activation-sets, or by its place (1f1b).",
+)
 matmul = click.option(
     "--matmul",
     type=click.Choice(MATMULS),
@@ -65,7 +92,7 @@ blas_library = click.option(
 
 def placement(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say where a training runs, how gradients are summed and what computes the matmuls."""
-    memory = (sets, recompute, weight_gradients)
+    memory = (sets, recompute, weight_gradients, stages, schedule)
     for option in reversed((partition, sub_batches, *memory, reduction, tiles, scheduler, matmul, blas_library)):
         command = option(command)
     return command

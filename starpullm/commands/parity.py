@@ -31,6 +31,9 @@ from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.report.document import Document
 from starpullm.report.left_out import LeftOut, not_chosen
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
+from starpullm.schedules import number_of_pipelines
+
+_MEMORY = ("activation_sets", "recompute", "weight_gradients", "stages", "schedule")
 
 MAX_LINES = 16
 """Lines that are shown of one run."""
@@ -51,6 +54,8 @@ MAX_LINES = 16
 @options.sets
 @options.recompute
 @options.weight_gradients
+@options.stages
+@options.schedule
 @options.reduction
 @options.tiles
 @options.repeated("--scheduler", "schedulers", default=[DEFAULT_SCHEDULER], metavar="NAME", help=options.SCHEDULER)
@@ -68,8 +73,9 @@ def command(**values: Any) -> None:
     RECORD is a golden record: the name of one of the package (tiny, odd, small, deep, single, ragged, long, wide,
     gpt2-124m), or a file with hashes of all tensors that llm.c computed. By default all records of the package but
     gpt2-124m are used; those whose batch can't be cut into --sub-batches are left out. Every combination of the
-    repeated options is compared. Under mpirun, the ranks share the batch of a record. Activations aren't compared if
-    --activation-sets or --recompute lets them share memory, nor the blocks' gradients if they are reused.
+    repeated options is compared. Under mpirun, the ranks share the batch of a record, or with --stages the blocks
+    of its model. Activations aren't compared if --activation-sets, --recompute or --schedule lets them share memory,
+    nor the blocks' gradients if they are reused.
 
     Exit status: 0 if all bits are equal; 1 if some differ; 2 for bad usage or input, also if the ranks can share no
     record's batch; 3 if nothing can be compared, because this machine's libm is not the record's or a BLAS computes the
@@ -79,11 +85,12 @@ def command(**values: Any) -> None:
     records = [find_record(name) for name in run.record_files]
     results: list[Result] = []
     with all_ranks() as comm, command_report(run.report, "starpullm parity", comm) as report:
-        plan, unfit = _plan(records, run.full, run.sub_batches, comm.Get_size() if comm else 1)
+        parts = number_of_pipelines(comm.Get_size() if comm else 1, run.stages)
+        plan, unfit = _plan(records, run.full, run.sub_batches, parts)
         report.leave_out([*unfit, *_left_out(run, plan, report.document)])
         _print_left_out(unfit)
         places = list(product(run.partitions, run.schedulers))
-        memory = {name: getattr(run, name) for name in ("activation_sets", "recompute", "weight_gradients")}
+        memory = {name: getattr(run, name) for name in _MEMORY}
         steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
         if steps == 0:
             raise InvalidArgumentError("partitions, schedulers: expected at least one; nothing would be compared")
@@ -115,7 +122,7 @@ def command(**values: Any) -> None:
                             results.append(replace(result, where=f"{case} on {at}"))
                             _show(results[-1], report, as_json=run.as_json)
                         if run.report and record is plan[0][0]:
-                            _record(report, at, record, max(counts), run.reduction)
+                            _record(report, at, case._replace(record=str(record.path), seed=record.seed))
                 checkpoint.unlink()
         report.end(_exit_status(results))
         _print_summary(results, as_json=run.as_json)
@@ -209,10 +216,10 @@ _HOW = {
 }
 
 
-def _record(report: CommandReport, place: Place, record: GoldenRecord, sub_batches: int, reduction: str) -> None:
+def _record(report: CommandReport, place: Place, case: Case) -> None:
     """Record some steps for the pictures of a report, unless the model or the number of recordings is large."""
-    if len(report.document["recordings"]) < MAX_RECORDED and num_parameters(record.model) <= MAX_RECORDED_PARAMETERS:
-        case = Case(str(record.path), sub_batches, reduction, seed=record.seed)
+    model = find_record(case.record).model
+    if len(report.document["recordings"]) < MAX_RECORDED and num_parameters(model) <= MAX_RECORDED_PARAMETERS:
         report.document["recordings"].append(record_steps(place, case))
 
 

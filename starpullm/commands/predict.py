@@ -25,6 +25,7 @@ from starpullm.predict.schedule import Network
 from starpullm.processes.lock import machine_lock
 from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
+from starpullm.schedules import number_of_pipelines
 from starpullm.speed.workload import Workload
 from starpullm.traces.run import load_run, save_run
 
@@ -54,6 +55,8 @@ _WAITS = 4
 @options.sets
 @options.recompute
 @options.weight_gradients
+@options.stages
+@options.schedule
 @options.reduction
 @options.tiles
 @options.scheduler
@@ -115,7 +118,8 @@ def _workload(run: SimpleNamespace, config: ModelConfig) -> Workload:
     sub_batches = Partition.parse(run.partition).workers if run.sub_batches is None else run.sub_batches
     return Workload(
         model=run.model or str(run.checkpoint),
-        batch_size=(sub_batches if run.batch_size is None else run.batch_size) * run.ranks,
+        batch_size=(sub_batches if run.batch_size is None else run.batch_size)
+        * number_of_pipelines(run.ranks, run.stages),
         seq_len=min(64, config.max_seq_len) if run.seq_len is None else run.seq_len,
         partition=run.partition,
         scheduler=run.scheduler,
@@ -126,6 +130,8 @@ def _workload(run: SimpleNamespace, config: ModelConfig) -> Workload:
         recompute=run.recompute,
         weight_gradients=run.weight_gradients,
         ranks=run.ranks,
+        stages=run.stages,
+        schedule=run.schedule,
         iterations=run.steps,
         warm_up=2,  # tasks are those of a plan only after an even number: see `same_tasks`
     )

@@ -21,6 +21,7 @@ from starpullm.files.model import ModelConfig
 from starpullm.processes.keeper import rank_and_size_from_environment
 from starpullm.resume import TrainingState, training_state
 from starpullm.runtime import Runtime
+from starpullm.schedules import number_of_pipelines
 from starpullm.traces.run import Recording, save_run
 from starpullm.trainer import Trainer
 from starpullm.training.loop import StepReport, mean_loss, train
@@ -32,6 +33,8 @@ _TRAINER_OPTIONS = (
     "seq_len",
     "sub_batches",
     "activation_sets",
+    "stages",
+    "schedule",
     "recompute",
     "weight_gradients",
     "reduction",
@@ -97,14 +100,14 @@ _TRAINER_OPTIONS = (
 def command(**values: Any) -> None:
     """Train a model.
 
-    Loss, speed and remaining time are printed after each step. Under mpirun, all ranks train one model. Each rank adds
-    --batch-size sequences to the batch and cuts them into --sub-batches.
+    Loss, speed and remaining time are printed after each step. Under mpirun, all ranks train one model. Each rank,
+    or with --stages each pipeline, adds --batch-size sequences to the batch and cuts them into --sub-batches.
 
     An interrupted run continues with --resume and otherwise the same options, and has the bits of an uninterrupted run.
     Partition and number of ranks may differ, if the batch of all ranks together is the same.
     """
     run = SimpleNamespace(**values)
-    run.schedule = Schedule(run.learning_rate_schedule, run.learning_rate, run.warm_up_steps, run.steps)
+    run.learning_rates = Schedule(run.learning_rate_schedule, run.learning_rate, run.warm_up_steps, run.steps)
     _check_outputs(run)
     if run.save_every and not (run.state_dir or run.resume):
         raise click.UsageError("--save-every: expected --state-dir or --resume with it")
@@ -143,7 +146,7 @@ def _say_other_settings(run: SimpleNamespace, state: TrainingState) -> None:
     """Say which settings of AdamW aren't those of the state's last step: the bits will be those of no whole run."""
     beta1, beta2 = state.betas
     settings = (
-        ("learning rate", state.learning_rate, run.schedule.rate(max(state.step, 1))),
+        ("learning rate", state.learning_rate, run.learning_rates.rate(max(state.step, 1))),
         ("beta1", beta1, run.beta1),
         ("beta2", beta2, run.beta2),
         ("eps", state.eps, run.eps),
@@ -186,7 +189,8 @@ def _train(
     loader = _open_tokens(run.tokens, run, config, runtime)
     data_id = loader.fingerprint if state or run.save_every else 0
     if state:
-        _check_same_data(state, runtime.ranks * run.batch_size, run.seq_len, data_id)
+        batch_size = number_of_pipelines(runtime.ranks, run.stages) * run.batch_size
+        _check_same_data(state, batch_size, run.seq_len, data_id)
         loader.seek(state.batches)
     val_loader = _open_tokens(run.val_tokens, run, config, runtime) if run.val_tokens else None
     first_step = state.step + 1 if state else 1
@@ -241,7 +245,7 @@ def _run_steps(
 ) -> list[StepReport]:
     """Run the steps from the first one on, and print each."""
     reports = []
-    options = {"first_step": first, "learning_rate": run.schedule.rate, "after_submit": after_submit}
+    options = {"first_step": first, "learning_rate": run.learning_rates.rate, "after_submit": after_submit}
     with progress_bar(hidden=run.as_json) as progress:
         bar = progress.add_task("training", total=run.steps - first + 1)
         for report in train(trainer, loader, run.steps, **options):
@@ -270,12 +274,13 @@ def _save_results(
 
 
 def _open_tokens(pattern: str, run: SimpleNamespace, config: ModelConfig, runtime: Runtime) -> TokenLoader:
+    parts = number_of_pipelines(runtime.ranks, run.stages)
     return TokenLoader(
         pattern,
         run.batch_size,
         run.seq_len,
-        rank=runtime.rank,
-        num_ranks=runtime.ranks,
+        rank=runtime.rank * parts // runtime.ranks,
+        num_ranks=parts,
         vocab_size=config.vocab_size,
     )
 

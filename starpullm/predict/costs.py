@@ -42,7 +42,7 @@ class Speed:
 
     def of_tasks(self, trace: Trace, config: ModelConfig, workload: Workload) -> NDArray[np.float64]:
         """Return the duration of each task in nanoseconds on a worker of the workload, 0 for messages."""
-        sub_batch_size = workload.batch_size // (workload.ranks * workload.sub_batches)
+        sub_batch_size = workload.batch_size // (workload.pipelines * workload.sub_batches)
         operations = matmul_operations(trace, config, sub_batch_size, workload.seq_len)
         threads = Partition.parse(workload.partition).threads
         durations: NDArray[np.float64] = operations / (self.gflops * threads)

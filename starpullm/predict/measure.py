@@ -81,10 +81,10 @@ def record_placements(workload: Workload, checkpoint: Path, time_limit: float) -
 
 def _here(workload: Workload, partition: str, ranks: int) -> Workload:
     """Return the workload with as many sub-batches of the same size as workers: at least two, whose sums are kept."""
-    size = workload.batch_size // (workload.ranks * workload.sub_batches)
+    size = workload.batch_size // (workload.pipelines * workload.sub_batches)
     sub_batches = max(2, Partition.parse(partition).workers)
     batch_size = size * sub_batches * ranks
-    kept = replace(workload, weight_gradients=WEIGHT_GRADIENTS[0])
+    kept = replace(workload, weight_gradients=WEIGHT_GRADIENTS[0], stages=1)
     return replace(kept, partition=partition, ranks=ranks, sub_batches=sub_batches, batch_size=batch_size)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -10,7 +12,8 @@ from numpy.typing import NDArray
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS, WEIGHT_GRADIENTS, place_of
+from starpullm.options import RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, place_of
+from starpullm.schedules import Schedule, number_of, pipeline
 from starpullm.trace import HandleInfo, Trace
 
 ADDRESS_SPACE = 2**47
@@ -27,14 +30,20 @@ class Plan:
     trace: Trace
     owners: NDArray[np.int64]
     ranks: int
+    stages: int = 1
 
     def bytes_of_ranks(self) -> NDArray[np.int64]:
-        """Return the bytes of each rank's buffers: what it owns, and every parameter."""
+        """Return the bytes of each rank's buffers: what it owns, and copies of parameters.
+
+        Those are all, or with stages wte on the last rank.
+        """
         sizes = np.array([handle.bytes for handle in self.trace.handles], np.int64)
-        is_parameter = np.array([handle.name.startswith("params/") for handle in self.trace.handles], bool)
+        copied = "params/wte" if self.stages > 1 else "params/"
+        is_copied = np.array([handle.name.startswith(copied) for handle in self.trace.handles], bool)
         owned = np.zeros(self.ranks, np.int64)
-        np.add.at(owned, self.owners[~is_parameter], sizes[~is_parameter])
-        owned += sizes[is_parameter].sum()
+        np.add.at(owned, self.owners, sizes)
+        for rank in range(self.ranks) if self.stages == 1 else [self.ranks - 1]:
+            owned[rank] += sizes[is_copied & (self.owners != rank)].sum()
         return owned
 
 
@@ -49,6 +58,8 @@ def make_plan(
     workers: int = 1,
     weight_gradient_tiles: int = 0,
     activation_sets: int = 0,
+    stages: int | Sequence[int] = 1,
+    schedule: str | Schedule = SCHEDULES[0],
     keep_activations: bool = False,
     recompute: str = "none",
     weight_gradients: str = "kept",
@@ -69,6 +80,7 @@ def make_plan(
         recompute=place_of("recompute", recompute, RECOMPUTATIONS),
         reuse_weight_gradients=place_of("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
         keep_activations=keep_activations,
+        pipeline=ctypes.pointer(pipeline(stages, schedule, sub_batches, activation_sets, ranks)),
         batch_size=prototypes.integer("batch_size", batch_size, 64),
         seq_len=prototypes.integer("seq_len", seq_len, 64),
         sub_batches=prototypes.integer("sub_batches", sub_batches, 64),
@@ -81,7 +93,7 @@ def make_plan(
     handle = structs.Handle("plan")
     prototypes.call("plan_create", options, handle.address)
     try:
-        plan = _read(handle, ranks)
+        plan = _read(handle, ranks, number_of(stages))
     finally:
         prototypes.call("plan_destroy", handle)
     most = int(plan.bytes_of_ranks().max())
@@ -90,7 +102,7 @@ def make_plan(
     return plan
 
 
-def _read(handle: structs.Handle, ranks: int) -> Plan:
+def _read(handle: structs.Handle, ranks: int, stages: int) -> Plan:
     num_tasks, num_accesses, num_handles = prototypes.results("plan_size", handle)
     tasks, accesses = np.empty(num_tasks, structs.TRACE_TASK), np.empty(num_accesses, structs.TRACE_ACCESS)
     prototypes.call("plan_read", handle, tasks, len(tasks), accesses, len(accesses))
@@ -100,4 +112,5 @@ def _read(handle: structs.Handle, ranks: int) -> Plan:
         prototypes.call("plan_handle_info", handle, index, info)
         handles.append(HandleInfo(index, prototypes.text(info.name), int(info.bytes)))
         owners[index] = info.owner
-    return Plan(Trace(tasks, accesses, tuple(prototypes.names("operation_name")), tuple(handles)), owners, ranks)
+    trace = Trace(tasks, accesses, tuple(prototypes.names("operation_name")), tuple(handles))
+    return Plan(trace, owners, ranks, stages)

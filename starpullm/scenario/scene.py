@@ -23,11 +23,12 @@ from starpullm.data.generator import generate_checkpoint, generate_parameters, g
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, StarpullmError, StateError, TokenRangeError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import ModelConfig
+from starpullm.instruments import Instruments
 from starpullm.resume import training_state
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
 from starpullm.scenario.plain import Ids, PlainModel, Settings, State, new_state
 from starpullm.scenario.twin import Twin
-from starpullm.trainer import Instruments, Trainer
+from starpullm.trainer import Trainer
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS, WEIGHT_GRADIENTS
+from starpullm.options import RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS
 from starpullm.processes.clocks import on_rank_0, read_clock
 from starpullm.runtime import DEFAULT_SCHEDULER, Partition
+from starpullm.schedules import number_of_pipelines
 from starpullm.trace import Trace
 from starpullm.traces.merge import on_one_clock
 from starpullm.trainer import Trainer
@@ -56,6 +57,8 @@ class Workload:
     recompute: str = RECOMPUTATIONS[0]
     weight_gradients: str = WEIGHT_GRADIENTS[0]
     ranks: int = 1
+    stages: int | Sequence[int] = 1
+    schedule: str = SCHEDULES[0]
     iterations: int = 1
     warm_up: int = 1
     matmul: str = "strict"
@@ -68,10 +71,10 @@ class Workload:
         if self.warm_up < 0:
             raise InvalidArgumentError(f"warm_up: found {self.warm_up}, expected at least 0")
         Partition.parse(self.partition)
-        if self.batch_size % (self.ranks * self.sub_batches):
+        if self.batch_size % (self.pipelines * self.sub_batches):
             raise InvalidArgumentError(
-                f"batch_size: found {self.batch_size}, expected a multiple of {self.ranks * self.sub_batches} "
-                f"(ranks {self.ranks}, sub-batches of each {self.sub_batches})"
+                f"batch_size: found {self.batch_size}, expected a multiple of {self.pipelines * self.sub_batches} "
+                f"(ranks {self.pipelines}, sub-batches of each {self.sub_batches})"
             )
 
     def __str__(self) -> str:
@@ -81,7 +84,8 @@ class Workload:
         tiles = f", {self.weight_gradient_tiles} tiles" if self.weight_gradient_tiles else ""
         again = "" if self.recompute == RECOMPUTATIONS[0] else f", {self.recompute} recomputed"
         reused = "" if self.weight_gradients == WEIGHT_GRADIENTS[0] else f", {self.weight_gradients} gradients"
-        settings = f"{sets}, {self.reduction}{tiles}{again}{reused}{matmul}"
+        cut = "" if self.stages == 1 else f", stages {self.stages}, {self.schedule}"
+        settings = f"{sets}, {self.reduction}{tiles}{again}{reused}{cut}{matmul}"
         return f"{self.partition}{ranks}, S = {self.sub_batches}{settings}"
 
     @property
@@ -94,9 +98,14 @@ class Workload:
     def of_each_rank(self) -> dict[str, Any]:
         """What a rank's trainer is created with, and a plan made with."""
         names = ("seq_len", "sub_batches", "activation_sets", "reduction", "weight_gradient_tiles")
-        memory = ("recompute", "weight_gradients")
+        memory = ("recompute", "weight_gradients", "stages", "schedule")
         own = {name: getattr(self, name) for name in (*names, *memory)}
-        return {"batch_size": self.batch_size // self.ranks, **own}
+        return {"batch_size": self.batch_size // self.pipelines, **own}
+
+    @property
+    def pipelines(self) -> int:
+        """How many ranks, or pipelines of ranks, share the batch."""
+        return number_of_pipelines(self.ranks, self.stages)
 
     @property
     def tokens(self) -> int:
@@ -106,8 +115,8 @@ class Workload:
 
 def make_batches(workload: Workload, trainer: Trainer, number: int) -> list[list[NDArray[np.int32]]]:
     """Return this rank's inputs and targets, each (B of the rank, T), of so many steps."""
-    batch_size = trainer.batch_size
-    own = slice(trainer.runtime.rank * batch_size, (trainer.runtime.rank + 1) * batch_size)
+    first = trainer.runtime.rank * workload.pipelines // workload.ranks * trainer.batch_size
+    own = slice(first, first + trainer.batch_size)
     sizes = (workload.batch_size, workload.seq_len, trainer.config.vocab_size)
     return [[part[own] for part in generate_tokens(SEED, step, *sizes)] for step in range(number)]
 

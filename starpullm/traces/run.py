@@ -154,8 +154,8 @@ def _settings(trainer: Trainer) -> dict[str, Any]:
         "scheduler": trainer.runtime.scheduler,
         "matmul": trainer.runtime.matmul,
         "reduction": trainer.reduction,
-        "sub_batches": trainer.sub_batches * trainer.runtime.ranks,
-        "batch_size": trainer.batch_size * trainer.runtime.ranks,
+        "sub_batches": trainer.sub_batches * trainer.pipelines,
+        "batch_size": trainer.batch_size * trainer.pipelines,
         "seq_len": trainer.seq_len,
         "model": asdict(trainer.config),
     }

@@ -48,7 +48,7 @@ def train(
     each submitted step, for example to save its state.
     """
     start = time.perf_counter()
-    tokens_per_step = trainer.runtime.ranks * trainer.batch_size * trainer.seq_len
+    tokens_per_step = trainer.pipelines * trainer.batch_size * trainer.seq_len
     waiting: deque[Loss] = deque()
     done = first_step - 1
 

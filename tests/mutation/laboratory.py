@@ -109,12 +109,13 @@ class Laboratory:
         """Return a seed that was not returned before."""
         return next(self._seeds)
 
-    def alone(self, name: str, case: Case) -> Iterator[Catch]:
-        """Yield what a registered check of this name has found in a process without a runtime."""
+    def alone(self, name: str, case: Case, *, check: str = "", ranks: int = 1) -> Iterator[Catch]:
+        """Yield what a registered check, by default of this name, has found in processes without a runtime."""
+        arguments: dict[str, Any] = {"check": check or name, "case": case._asdict()}
         yield from self._judge(
             name,
             "",
-            lambda: self._pool.call(1, run_check, time_limit=TIME_LIMIT, check=name, case=case._asdict()),
+            lambda: self._pool.call(ranks, run_check, time_limit=TIME_LIMIT, **arguments),
         )
 
     def _judge(self, name: str, where: str, call: Callable[[], Reply]) -> Iterator[Catch]:
@@ -232,6 +233,22 @@ def parity_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
             yield from laboratory.check(name, RANKS, "parity", Case(record, sub_batches, "ordered"))
 
 
+def parity_of_stages(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Compare with golden records on two ranks, each of which has a stage."""
+    for case in (
+        Case("tiny", 2, "ordered", stages=2),
+        Case("small", 4, "ordered", stages=2, schedule="1f1b"),
+        Case("small", 4, "ordered", stages=(2, 2), activation_sets=2),
+    ):
+        if not (laboratory.only_tiny and case.record != "tiny"):
+            yield from laboratory.check(name, RANKS, "parity", case)
+
+
+def messages_of_stages(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Count what two stages send each other."""
+    yield from laboratory.alone(name, Case(reduction="ordered", stages=2), check="transfers", ranks=2)
+
+
 def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare the losses and the trained model of two ranks with those of one process."""
     record = shipped_record("tiny")
@@ -320,6 +337,8 @@ CHECKS: dict[str, Check] = {
     "bit stability": bit_stability,
     "perturbation": perturbation,
     "parity over ranks": parity_over_ranks,
+    "parity of stages": parity_of_stages,
+    "messages of stages": messages_of_stages,
     "gradient error over ranks": registered("gradient bounds", *ALL, place=RANKS, sub_batches=1),
     "training over ranks": training_over_ranks,
     "shares of ranks": registered("shares of ranks", *ALL, place=RANKS, sub_batches=1),

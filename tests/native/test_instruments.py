@@ -16,7 +16,7 @@ from starpullm.checks.execution_order import execution_order
 from starpullm.checks.observer import Observer
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import tensor_digest
-from starpullm.trainer import Instruments
+from starpullm.instruments import Instruments
 
 from .children import TWO_CORES, attempt, run_function
 

@@ -20,6 +20,7 @@ from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.models import MODELS
 from starpullm.files.model import ModelConfig
 from starpullm.golden.records import shipped_record
+from starpullm.instruments import Instruments
 from starpullm.predict.costs import matmul_operations
 from starpullm.predict.graph import work_of
 from starpullm.predict.measure import same_tasks
@@ -27,7 +28,7 @@ from starpullm.predict.plan import Plan, make_plan
 from starpullm.predict.schedule import run
 from starpullm.runtime import Runtime
 from starpullm.speed.limit import matmul_flops
-from starpullm.trainer import Instruments, Trainer
+from starpullm.trainer import Trainer
 
 from .children import TWO_CORES, run_cli, run_function
 

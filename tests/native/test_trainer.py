@@ -209,7 +209,7 @@ def test_what_a_failed_step_leaves_is_neither_read_nor_written(checkpoint: Path,
     run = run_python(
         HEAD
         + """
-from starpullm.trainer import Instruments
+from starpullm.instruments import Instruments
 saved, states = sys.argv[2:]
 sentences = []
 slow = dict(trace=True, instruments=Instruments(max_delay_us=10000))
@@ -319,7 +319,7 @@ def test_performance_models(checkpoint: Path, tmp_path: Path, level: str, blas: 
     """Each operation has one by level and BLAS, which StarPU writes when it stops; no delay is measured into it."""
     code = """
 from starpullm.machine import inspect_machine
-from starpullm.trainer import Instruments
+from starpullm.instruments import Instruments
 blas = dict(matmul="blas", blas_library="scipy-openblas32") if sys.argv[2] else {}
 with Runtime("2x1", "dmda", **blas) as runtime:
     with Trainer(runtime, checkpoint, **SIZES, trace=True, instruments=Instruments(max_delay_us=1)) as trainer:

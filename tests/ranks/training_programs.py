@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -31,6 +32,7 @@ from starpullm.predict.plan import make_plan
 from starpullm.processes import ranks
 from starpullm.processes.progress import report_phase
 from starpullm.resume import training_state
+from starpullm.schedules import Pass, ahead
 from starpullm.training.loop import train
 
 if TYPE_CHECKING:
@@ -147,6 +149,60 @@ def limited_memory(comm: Comm, checkpoint: str) -> None:
         for own in (needed, needed - (comm.Get_rank() == FAILING_RANK)):
             options["memory_limit"] = own * comm.Get_size()
             _print_error(lambda: Trainer(runtime, checkpoint, **options, reduction="tree").close())
+
+
+def memory_of_stages(comm: Comm, checkpoint: str) -> None:
+    """Open trainers with just the bytes that the plan says for each rank, then with a byte less on one of them."""
+    rank, count = comm.Get_rank(), comm.Get_size()
+    config = checkpoint_config(checkpoint)
+    with Runtime(comm=comm) as runtime, ranks.guarded(comm):
+        for schedule, sets in (("gpipe", 0), ("gpipe", 2), ("1f1b", 0)):
+            options: dict[str, Any] = {"batch_size": 4, "seq_len": T, "sub_batches": 4, "activation_sets": sets}
+            options |= {"stages": count, "schedule": schedule, "reduction": "ordered"}
+            needed = int(make_plan(config, **options, ranks=count).bytes_of_ranks()[rank])
+            for lacking in (None, *range(count)):
+                limit = (needed - (rank == lacking)) * count
+                _print_error(partial(_open, runtime, checkpoint, limit, options))
+
+
+def _open(runtime: Runtime, checkpoint: str, limit: int, options: dict[str, Any]) -> None:
+    Trainer(runtime, checkpoint, **options, memory_limit=limit).close()
+
+
+def different_batches(comm: Comm, checkpoint: str) -> None:
+    """Let one stage submit other targets, then other inputs, and then all the same."""
+    options: dict[str, Any] = {"batch_size": B, "seq_len": T, "stages": comm.Get_size()}
+    with Runtime(comm=comm) as runtime, Trainer(runtime, checkpoint, **options, trace=True) as trainer:
+        inputs, targets = generate_tokens(1, 0, B, T, 61)
+        other = (inputs + (comm.Get_rank() == FAILING_RANK)) % 61
+        for batch in ((inputs, other), (other, targets)):
+            try:
+                trainer.submit(*batch)
+            except StarpullmError as error:
+                print(error)
+        print(len(trainer.trace()))
+        print(trainer.probabilities(inputs, 1, 2).sum(dtype=np.float64))
+        print(trainer.step(inputs, targets))
+
+
+def own_schedule(comm: Comm, checkpoint: str) -> None:
+    """Print the losses of steps and of an evaluation with a schedule of the user's, and with the library's."""
+    stages = comm.Get_size()
+
+    def one_by_one(stages: int, sub_batches: int) -> list[Pass]:
+        return ahead([1] * stages, sub_batches)
+
+    for schedule in (one_by_one, "gpipe", "1f1b"):
+        options: dict[str, Any] = {"batch_size": 4, "seq_len": T, "sub_batches": 4, "schedule": schedule}
+        with (
+            Runtime(comm=comm) as runtime,
+            Trainer(runtime, checkpoint, **options, stages=stages) as trainer,
+            ranks.guarded(comm),
+        ):
+            batches = [generate_tokens(1, number, 4, T, 61) for number in range(5)]
+            losses = [trainer.submit(*batch) for batch in batches[:3]]
+            evaluated = trainer.evaluate(*batches[3])
+            print(*(loss.result() for loss in losses), evaluated, trainer.step(*batches[4]))
 
 
 def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:

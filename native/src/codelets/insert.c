@@ -63,15 +63,16 @@ static size_t remove_absent(struct access *accesses, size_t num_accesses)
 }
 
 /* Of a task of another rank: whether this rank sends what it reads, receives what it writes, or has a copy that then is
- * no longer valid. Contributions to a reduction are exchanged with their sum. */
+ * no longer valid. Contributions to a reduction are exchanged with their sum, and what a stage passes on before the
+ * pass that reads it. */
 static bool takes_part(const struct access *accesses, size_t num_accesses)
 {
     for (size_t i = 0; i < num_accesses; i++) {
         const struct data *data = accesses[i].data;
-        if (!data || !data->handle || accesses[i].mode == STARPU_REDUX)
+        if (!data || !data->handle || data->passed_on || accesses[i].mode == STARPU_REDUX)
             continue;
         const bool owned = data->owner == runtime_layout()->rank, written = accesses[i].mode != STARPU_R;
-        if (data->on_all_ranks ? written : owned)
+        if (data->copied ? written : owned)
             return true;
     }
     return false;

@@ -17,7 +17,8 @@ struct data {
     int32_t id;                 /* index among the session's handles, the same on every rank */
     int64_t tag;                /* of its transfers; no other session has it */
     int owner;                  /* the rank that keeps the value */
-    bool on_all_ranks;          /* every rank has a copy, which is sent to it before an iteration reads it */
+    bool copied;                /* other ranks have copies, which are sent to them before an iteration reads them */
+    bool passed_on;             /* likewise the rank of another stage, before each pass that reads it */
     bool transient;             /* the next iteration doesn't need the value that this one leaves */
     char name[DATA_NAME_BYTES]; /* group/tensor[layer]#sub-batch */
     struct audit *audit;        /* NULL: accesses aren't audited */

@@ -6,41 +6,15 @@
 #include <stdbool.h>
 
 #include "data/data.h"
-#include "data/placement.h"
-#include "data/tiles.h"
-#include "model/tensors.h"
-
-/* What every iteration of a session computes, and how that is divided. */
-struct workload {
-    model_config config;
-    size_t B, T;                /* of one sub-batch */
-    struct placement placement; /* of the sub-batches of all ranks, and of the parameters */
-    int activation_sets;        /* of each rank: buffers for the activations of so many sub-batches */
-    enum starpullm_reduction reduction;
-    struct tiles tiles; /* of the gradients */
-    enum starpullm_recompute recompute;
-    bool reuse_weight_gradients; /* the blocks share two gradients of each parameter; on one rank, one sub-batch */
-};
-
-/* Whether there are fewer activation sets than sub-batches. */
-bool sub_batches_share_buffers(const struct workload *work);
-
-struct handles_options {
-    const struct workload *work; /* must stay */
-    int slots;                   /* iterations in flight: each has tokens and a mean loss of its own */
-    int64_t first_tag;           /* of transfers: a handle's id is added */
-    bool keep_activations;       /* no activation and no activation gradient shares a buffer with another layer's */
-    bool on_paper;               /* all ranks' handles are here, as names alone: for a plan of tasks */
-    int64_t memory_limit;        /* bytes of this rank's buffers; 0: any number */
-};
+#include "data/workload.h"
 
 struct handles;
 
 status handles_create(const struct handles_options *options, struct handles **handles);
 void handles_destroy(struct handles *handles);
 
-/* group is one of STARPULLM_PARAMS, _M, _V; layer is 0 for a tensor without layers. Parameters have a buffer on every
- * rank, m and v on their owner only. */
+/* group is one of STARPULLM_PARAMS, _M, _V; layer is 0 for a tensor without layers. Without stages, parameters have a
+ * buffer on every rank; m and v have one on their owner only. */
 struct data *handles_parameter(const struct handles *handles, enum starpullm_group group, enum parameter p, int layer);
 
 /* A tile of a parameter's index-th gradient: with the reduction `ordered` there is one per rank, with `tree` one per
@@ -54,9 +28,6 @@ struct data *handles_gradient(const struct handles *handles, enum parameter p, i
 struct data *handles_activation(const struct handles *handles, enum starpullm_group group, enum activation a, int layer,
                                 int sub_batch);
 
-/* Whether an activation has a gradient. */
-bool handles_has_activation_grad(enum activation a);
-
 /* Whether each layer has a buffer of its own, which holds its value until the next iteration. */
 bool handles_activation_kept(const struct handles *handles, enum starpullm_group group, enum activation a);
 bool handles_gradient_kept(const struct handles *handles, enum parameter p);
@@ -65,7 +36,7 @@ bool handles_gradient_kept(const struct handles *handles, enum parameter p);
 struct data *handles_inputs(const struct handles *handles, int slot, int sub_batch);
 struct data *handles_targets(const struct handles *handles, int slot, int sub_batch);
 
-/* float (1), on rank 0: the sum of losses, and after the last sub-batch their mean. */
+/* float (1), on the first rank with the head: the sum of losses, and after the last sub-batch their mean. */
 struct data *handles_mean_loss(const struct handles *handles, int slot);
 
 /* All ranks' handles, by id. */

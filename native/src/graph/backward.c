@@ -45,12 +45,13 @@ static status layernorm_backward(const struct layer *at, const struct layernorm_
                   .mean = mean, .rstd = rstd, .N = n.N, .C = n.C);
 }
 
-/* What a block's backward pass reads, and the blocks above have overwritten: nobody has since the last block's forward
- * pass. */
+/* What a block's backward pass reads, and the blocks above have overwritten: nobody has since the forward pass of the
+ * stage's last block. */
 static status recompute(const struct layer *at)
 {
     const struct workload *g = at->context->work;
-    if (at->l == g->config.num_layers - 1 || g->recompute == STARPULLM_RECOMPUTE_NONE)
+    const int stage = stage_of(&g->placement, at->l);
+    if (at->l == end_of_blocks(at->context, stage) - 1 || g->recompute == STARPULLM_RECOMPUTE_NONE)
         return STARPULLM_OK;
     return g->recompute == STARPULLM_RECOMPUTE_BLOCK ? inside_of_block(at) : attention_of_block(at);
 }
@@ -79,32 +80,35 @@ static status block_backward(const struct layer *at)
     return layernorm_backward(at, &layernorm_1, (struct sum){dresidual, ACCUMULATION_CONTINUES}, block_input(at));
 }
 
-status backward_pass(const struct graph_context *context, int s)
+static status head_backward(const struct layer *at)
 {
-    const struct workload *g = context->work;
+    const struct graph_context *context = at->context;
     const struct sizes n = sizes_of(context);
-    const int L = g->config.num_layers;
-    const struct layer at = {context, s, NO_LAYER}, last = {context, s, L - 1};
-    const struct task_place place = place_of(&at);
+    TRY(SUBMIT(crossentropy_softmax_backward, place_of(at), .dlogits = act_grad(at, ACT_LOGITS),
+               .dlosses = act_grad(at, ACT_LOSSES), .probs = act(at, ACT_PROBS),
+               .targets = handles_targets(context->handles, context->slot, at->s), .N = n.N, .V = n.V, .Vp = n.Vp));
+    TRY(matmul_backward(at, &matmuls[MATMUL_LOGITS]));
+    return layernorm_backward(at, &layernorm_final, (struct sum){block_input_grad(at), ACCUMULATION_STARTS},
+                              block_input(at));
+}
 
-    TRY(SUBMIT(crossentropy_softmax_backward, place, .dlogits = act_grad(&at, ACT_LOGITS),
-               .dlosses = act_grad(&at, ACT_LOSSES), .probs = act(&at, ACT_PROBS),
-               .targets = handles_targets(context->handles, context->slot, s), .N = n.N, .V = n.V, .Vp = n.Vp));
-    TRY(matmul_backward(&at, &matmuls[MATMUL_LOGITS]));
-    TRY(layernorm_backward(&at, &layernorm_final, (struct sum){act_grad(&last, ACT_RESIDUAL3), ACCUMULATION_STARTS},
-                           act(&last, ACT_RESIDUAL3)));
-    for (int l = L - 1; l >= 0; l--) {
+status backward_pass(const struct graph_context *context, int s, int stage)
+{
+    if (has_head(context, stage))
+        TRY(head_backward(&(struct layer){context, s, HEAD}));
+    for (int l = end_of_blocks(context, stage) - 1; l >= first_block(context, stage); l--) {
         TRY(block_backward(&(struct layer){context, s, l}));
         TRY(update_block(context, l));
     }
     return STARPULLM_OK;
 }
 
-status encoder_backward_pass(const struct graph_context *context, int s)
+status encoder_backward_pass(const struct graph_context *context, int s, int stage)
 {
+    (void)stage; /* always the first */
     const struct sizes n = sizes_of(context);
     const struct tiles *tiles = &context->work->tiles;
-    const struct layer at = {context, s, NO_LAYER};
+    const struct layer at = {context, s, ENCODER};
     for (int tile = 0; tile < tiles->counts[PARAM_WTE]; tile++) {
         const struct tile part = tile_of(tiles, PARAM_WTE, tile);
         struct sum dwte, dwpe = {0};

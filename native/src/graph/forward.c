@@ -51,31 +51,41 @@ static status block_forward(const struct layer *at)
     return residual_forward(at, ACT_RESIDUAL3, act(at, ACT_RESIDUAL2), ACT_FCPROJ);
 }
 
-status forward_pass(const struct graph_context *context, int s)
+static status encoder(const struct layer *at)
 {
-    const struct workload *g = context->work;
+    const struct graph_context *context = at->context;
     const struct sizes n = sizes_of(context);
-    const int L = g->config.num_layers;
-    const struct layer at = {context, s, NO_LAYER}, last = {context, s, L - 1};
-    const struct task_place place = place_of(&at);
+    return SUBMIT(encoder_forward, place_of(at), .out = act(at, ACT_ENCODED),
+                  .tokens = handles_inputs(context->handles, context->slot, at->s), .wte = param(at, PARAM_WTE),
+                  .wpe = param(at, PARAM_WPE), .B = n.B, .T = n.T, .C = n.C);
+}
 
-    TRY(SUBMIT(encoder_forward, place, .out = act(&at, ACT_ENCODED),
-               .tokens = handles_inputs(context->handles, context->slot, s), .wte = param(&at, PARAM_WTE),
-               .wpe = param(&at, PARAM_WPE), .B = n.B, .T = n.T, .C = n.C));
-    for (int l = 0; l < L; l++)
-        TRY(block_forward(&(struct layer){context, s, l}));
-    TRY(layernorm_forward(&at, &layernorm_final, act(&last, ACT_RESIDUAL3)));
-    TRY(matmul_forward(&at, &matmuls[MATMUL_LOGITS]));
-    return SUBMIT(softmax_forward, place, .probs = act(&at, ACT_PROBS), .logits = act(&at, ACT_LOGITS), .N = n.N,
+static status head(const struct layer *at)
+{
+    const struct sizes n = sizes_of(at->context);
+    TRY(layernorm_forward(at, &layernorm_final, block_input(at)));
+    TRY(matmul_forward(at, &matmuls[MATMUL_LOGITS]));
+    return SUBMIT(softmax_forward, place_of(at), .probs = act(at, ACT_PROBS), .logits = act(at, ACT_LOGITS), .N = n.N,
                   .V = n.V, .Vp = n.Vp);
 }
 
-/* The mean loss is one ordered sum over the whole batch: each sub-batch continues it, the last divides it. */
-status loss_pass(const struct graph_context *context, int s)
+status forward_pass(const struct graph_context *context, int s, int stage)
 {
+    if (stage == 0)
+        TRY(encoder(&(struct layer){context, s, ENCODER}));
+    for (int l = first_block(context, stage); l < end_of_blocks(context, stage); l++)
+        TRY(block_forward(&(struct layer){context, s, l}));
+    return has_head(context, stage) ? head(&(struct layer){context, s, HEAD}) : STARPULLM_OK;
+}
+
+/* The mean loss is one ordered sum over the whole batch: each sub-batch continues it, the last divides it. */
+status loss_pass(const struct graph_context *context, int s, int stage)
+{
+    if (!has_head(context, stage))
+        return STARPULLM_OK;
     const struct workload *g = context->work;
     const struct sizes n = sizes_of(context);
-    const struct layer at = {context, s, NO_LAYER};
+    const struct layer at = {context, s, HEAD};
     struct data *losses = act(&at, ACT_LOSSES);
     const struct sum mean = {handles_mean_loss(context->handles, context->slot),
                              s == 0 ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};

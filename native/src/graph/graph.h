@@ -20,6 +20,16 @@ struct graph_context {
     const struct update *update; /* at its end; NULL: none */
 };
 
+/* ---- schedule.c: the passes of a step ---- */
+
+/* Gives each stage of a workload, whose placement has been made, as many activation sets as it needs for the pipeline's
+ * list of passes, which is refused by its first mistake, such as a pass before another whose result it reads. Without a
+ * list, forward passes are so many sets (0: all) ahead of backward passes. */
+status schedule_create(struct workload *work, const struct starpullm_pipeline *pipeline, int64_t activation_sets);
+/* Makes the list that wasn't given, once it is known that there is memory for so many sub-batches. */
+status schedule_fill(struct workload *work);
+void schedule_destroy(struct workload *work);
+
 /* ---- step.c: a whole iteration ---- */
 
 /* Forward up to the probabilities. */
@@ -29,14 +39,14 @@ status graph_add_evaluation(const struct graph_context *context, struct starpull
 /* Forward, loss, backward and update. */
 status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss);
 
-/* ---- forward.c, backward.c: one sub-batch ---- */
+/* ---- forward.c, backward.c: one sub-batch in one stage ---- */
 
-status forward_pass(const struct graph_context *context, int s);
-status loss_pass(const struct graph_context *context, int s);
-status backward_pass(const struct graph_context *context, int s);
+status forward_pass(const struct graph_context *context, int s, int stage);
+status loss_pass(const struct graph_context *context, int s, int stage);
+status backward_pass(const struct graph_context *context, int s, int stage);
 /* The last operation of the backward pass. It is apart because wte takes the logits' contributions of all sub-batches
  * before the first of the encoder's. */
-status encoder_backward_pass(const struct graph_context *context, int s);
+status encoder_backward_pass(const struct graph_context *context, int s, int stage);
 
 /* ---- update.c ---- */
 
@@ -47,21 +57,20 @@ status update_block(const struct graph_context *context, int l);
 
 /* ---- layers.c: a layer and its tensors ---- */
 
-/* Layer l of sub-batch s; l is NO_LAYER before the first block and after the last. */
+/* Layer l of sub-batch s; l is ENCODER before the first block and HEAD after the last. */
 struct layer {
     const struct graph_context *context;
     int s, l;
 };
-enum { NO_LAYER = -1 };
 
-/* The layer's number among a tensor's instances: 0 for NO_LAYER. */
+/* The layer's number among a tensor's instances: 0 for ENCODER and HEAD. */
 int instance(int l);
 
 struct data *param(const struct layer *at, enum parameter p); /* NULL of NUM_PARAMETERS */
 struct data *act(const struct layer *at, enum activation a);
 struct data *act_grad(const struct layer *at, enum activation a);
 
-/* Calls `visit` for each parameter, in the order in which a forward pass needs them; l is NO_LAYER for one without. */
+/* Calls `visit` for each parameter, in the order in which a forward pass needs them. */
 status for_each_parameter(const struct graph_context *context,
                           status (*visit)(const struct graph_context *context, enum parameter p, int l,
                                           const void *argument),
@@ -71,11 +80,16 @@ status for_each_parameter(const struct graph_context *context,
 status attention_of_block(const struct layer *block);
 status inside_of_block(const struct layer *block);
 
-/* The residual stream that enters a block, and its gradient. */
+/* The residual stream that enters a block, or the head, and its gradient. */
 struct data *block_input(const struct layer *block);
 struct data *block_input_grad(const struct layer *block);
 
-struct task_place place_of(const struct layer *at); /* on the sub-batch's home rank */
+/* A stage's blocks: first and the one after the last. */
+int first_block(const struct graph_context *context, int stage);
+int end_of_blocks(const struct graph_context *context, int stage);
+bool has_head(const struct graph_context *context, int stage);
+
+struct task_place place_of(const struct layer *at); /* on the rank that computes the layer for the sub-batch */
 struct task_place place_on_rank(const struct graph_context *context, int rank, int l);
 
 /* The sizes of a sub-batch and of the model, by their letters; N = B*T. */

@@ -7,7 +7,7 @@ const struct layernorm_tensors layernorm_final = {ACT_LNF, ACT_LNF_MEAN, ACT_LNF
 
 int instance(int l)
 {
-    return l == NO_LAYER ? 0 : l;
+    return l < 0 ? 0 : l;
 }
 
 status for_each_parameter(const struct graph_context *context,
@@ -15,14 +15,14 @@ status for_each_parameter(const struct graph_context *context,
                                           const void *argument),
                           const void *argument)
 {
-    TRY(visit(context, PARAM_WTE, NO_LAYER, argument));
-    TRY(visit(context, PARAM_WPE, NO_LAYER, argument));
+    TRY(visit(context, PARAM_WTE, ENCODER, argument));
+    TRY(visit(context, PARAM_WPE, ENCODER, argument));
     for (int l = 0; l < context->work->config.num_layers; l++)
         for (int p = 0; p < NUM_PARAMETERS; p++)
             if (parameter_layered(p))
                 TRY(visit(context, p, l, argument));
-    TRY(visit(context, PARAM_LNFW, NO_LAYER, argument));
-    return visit(context, PARAM_LNFB, NO_LAYER, argument);
+    TRY(visit(context, PARAM_LNFW, HEAD, argument));
+    return visit(context, PARAM_LNFB, HEAD, argument);
 }
 
 struct data *param(const struct layer *at, enum parameter p)
@@ -41,27 +41,54 @@ struct data *act_grad(const struct layer *at, enum activation a)
     return handles_activation(at->context->handles, STARPULLM_ACTIVATION_GRADS, a, instance(at->l), at->s);
 }
 
+static struct layer below(const struct layer *at)
+{
+    const int l = at->l == HEAD ? at->context->work->config.num_layers : at->l;
+    return (struct layer){at->context, at->s, l - 1};
+}
+
 struct data *block_input(const struct layer *block)
 {
-    const struct layer below = {block->context, block->s, block->l - 1};
-    return block->l == 0 ? act(block, ACT_ENCODED) : act(&below, ACT_RESIDUAL3);
+    const struct layer before = below(block);
+    return block->l == 0 ? act(block, ACT_ENCODED) : act(&before, ACT_RESIDUAL3);
 }
 
 struct data *block_input_grad(const struct layer *block)
 {
-    const struct layer below = {block->context, block->s, block->l - 1};
-    return block->l == 0 ? act_grad(block, ACT_ENCODED) : act_grad(&below, ACT_RESIDUAL3);
+    const struct layer before = below(block);
+    return block->l == 0 ? act_grad(block, ACT_ENCODED) : act_grad(&before, ACT_RESIDUAL3);
+}
+
+int first_block(const struct graph_context *context, int stage)
+{
+    return context->work->placement.first_blocks[stage];
+}
+
+int end_of_blocks(const struct graph_context *context, int stage)
+{
+    return context->work->placement.first_blocks[stage + 1];
+}
+
+bool has_head(const struct graph_context *context, int stage)
+{
+    return stage == context->work->placement.stages - 1;
+}
+
+/* As it is recorded: -1 outside of the blocks. */
+static int recorded_layer(int l)
+{
+    return l < 0 ? -1 : l;
 }
 
 struct task_place place_of(const struct layer *at)
 {
-    const int home = home_of(&at->context->work->placement, at->s);
-    return (struct task_place){at->context->iteration, at->s, at->l, home, PRIORITY_DEFAULT};
+    const int home = home_of(&at->context->work->placement, at->s, at->l);
+    return (struct task_place){at->context->iteration, at->s, recorded_layer(at->l), home, PRIORITY_DEFAULT};
 }
 
 struct task_place place_on_rank(const struct graph_context *context, int rank, int l)
 {
-    return (struct task_place){context->iteration, -1, l, rank, PRIORITY_DEFAULT};
+    return (struct task_place){context->iteration, -1, recorded_layer(l), rank, PRIORITY_DEFAULT};
 }
 
 struct sizes sizes_of(const struct graph_context *context)

@@ -32,10 +32,11 @@ static status continue_sum(const struct layer *at, enum parameter p, int tile, e
                            struct sum *contribution)
 {
     const struct placement *placement = &at->context->work->placement;
-    const int S = at->context->work->placement.sub_batches, home = home_of(placement, at->s);
+    const int S = placement->sub_batches, home = home_of(placement, at->s, at->l);
     const bool first = sweep == FIRST_SWEEP && at->s == 0;
+    const int before = at->s > 0 ? home_of(placement, at->s - 1, at->l) : home_of(placement, S - 1, HEAD);
     if (!first)
-        TRY(move_sum(at->context, p, at->l, tile, home_of(placement, (at->s + S - 1) % S), home));
+        TRY(move_sum(at->context, p, at->l, tile, before, home));
     *contribution =
         (struct sum){gradient(at->context, p, at->l, home, tile), first ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
     return STARPULLM_OK;
@@ -66,7 +67,7 @@ static status add_tree(const struct graph_context *context, enum parameter p, in
     const size_t count = tile_elements(&g->tiles, p, tile);
     for (int stride = 1; stride < g->placement.sub_batches; stride *= 2)
         for (int s = 0; s + stride < g->placement.sub_batches; s += 2 * stride) {
-            if (skip_of_others(context, home_of(&g->placement, s), home_of(&g->placement, s + stride)))
+            if (skip_of_others(context, home_of(&g->placement, s, l), home_of(&g->placement, s + stride, l)))
                 continue;
             struct data *term = gradient(context, p, l, s + stride, tile);
             TRY(SUBMIT(gradient_add, place_of(&(struct layer){context, s, l}), .sum = gradient(context, p, l, s, tile),
@@ -81,7 +82,7 @@ status reduce_gradient(const struct graph_context *context, enum parameter p, in
     const struct workload *g = context->work;
     switch (g->reduction) {
     case STARPULLM_REDUCTION_ORDERED:
-        return move_sum(context, p, l, tile, home_of(&g->placement, g->placement.sub_batches - 1),
+        return move_sum(context, p, l, tile, home_of(&g->placement, g->placement.sub_batches - 1, l),
                         owner_of(&g->placement, p, instance(l)));
     case STARPULLM_REDUCTION_TREE:
         return add_tree(context, p, l, tile);

@@ -1,40 +1,37 @@
-/* A whole iteration: the sequential algorithm over sub-batches. StarPU derives from it what may run at the same time.
- */
+/* A whole iteration: the sequential algorithm over sub-batches and stages, as a list of passes. StarPU derives from it
+ * what may run at the same time. */
 #include "data/exchange.h"
 #include "graph/graph.h"
 
 static status send_parameter(const struct graph_context *context, enum parameter p, int l, const void *argument)
 {
     (void)argument;
-    if (context->iteration->on_paper)
+    const struct placement *placement = &context->work->placement;
+    struct data *data = handles_parameter(context->handles, STARPULLM_PARAMS, p, instance(l));
+    if (context->iteration->on_paper || !data || !data->copied)
         return STARPULLM_OK;
-    return exchange_to_all(handles_parameter(context->handles, STARPULLM_PARAMS, p, instance(l)));
+    return placement->stages == 1 ? exchange_to_all(data) : exchange_to(data, home_of(placement, 0, HEAD));
 }
 
-/* Every rank needs the parameters: their owners send them, and need not know which tasks of other ranks read them. */
+/* Every rank needs the parameters, or wte that with the head: their owners send them, and need not know which tasks of
+ * other ranks read them. */
 static status send_parameters(const struct graph_context *context)
 {
     return for_each_parameter(context, send_parameter, NULL);
 }
 
-typedef status sub_batch_pass(const struct graph_context *context, int s);
+typedef status sub_batch_pass(const struct graph_context *context, int s, int stage);
 
 /* A pass of another rank concerns this one if it takes over this rank's sums, or if this rank records: it then counts
  * all ranks' tasks. */
-static status add_pass(const struct graph_context *context, sub_batch_pass *pass, int s)
+static status add_pass(const struct graph_context *context, sub_batch_pass *pass, int s, int stage)
 {
     const struct placement *placement = &context->work->placement;
-    const int before = s > 0 ? s - 1 : placement->sub_batches - 1;
-    const bool concerned = home_of(placement, s) == placement->rank || home_of(placement, before) == placement->rank;
-    return concerned || context->iteration->recorder ? pass(context, s) : STARPULLM_OK;
-}
-
-status graph_add_forward(const struct graph_context *context)
-{
-    TRY(send_parameters(context));
-    for (int s = 0; s < context->work->placement.sub_batches; s++)
-        TRY(add_pass(context, forward_pass, s));
-    return STARPULLM_OK;
+    const int before = s > 0 ? s - 1 : placement->sub_batches - 1, head = placement->stages - 1;
+    const int place = stage == head ? HEAD : placement->first_blocks[stage];
+    const bool concerned = home_of(placement, s, place) == placement->rank ||
+                           home_of(placement, before, s > 0 ? place : HEAD) == placement->rank;
+    return concerned || context->iteration->recorder ? pass(context, s, stage) : STARPULLM_OK;
 }
 
 /* Every rank gets the mean loss; this one through `loss`. */
@@ -43,58 +40,98 @@ static status report_mean_loss(const struct graph_context *context, struct starp
     const struct placement *placement = &context->work->placement;
     struct data *mean = handles_mean_loss(context->handles, context->slot);
     for (int rank = 0; rank < placement->ranks; rank++)
-        TRY(SUBMIT(report_loss, place_on_rank(context, rank, NO_LAYER), .mean = mean,
+        TRY(SUBMIT(report_loss, place_on_rank(context, rank, HEAD), .mean = mean,
                    .loss = rank == placement->rank ? loss : NULL, .failure = context->iteration->failure));
     exchange_drop(mean);
     return STARPULLM_OK;
 }
 
-static status add_forward_and_loss(const struct graph_context *context, int s)
+/* ---- What a stage passes on to the next one, or its gradient to the one before ---- */
+
+/* NULL: none, or this rank doesn't have it. */
+static struct data *input_of_stage(const struct graph_context *context, int s, int stage)
 {
-    const bool keeps_sum = context->work->placement.rank == 0; /* of the losses */
-    TRY(add_pass(context, forward_pass, s));
-    return keeps_sum ? loss_pass(context, s) : add_pass(context, loss_pass, s);
+    if (stage == 0)
+        return NULL;
+    const int first = first_block(context, stage);
+    return block_input(&(struct layer){context, s, first < end_of_blocks(context, stage) ? first : HEAD});
+}
+
+static struct data *gradient_for_stage(const struct graph_context *context, int s, int stage)
+{
+    return has_head(context, stage)
+               ? NULL
+               : act_grad(&(struct layer){context, s, end_of_blocks(context, stage) - 1}, ACT_RESIDUAL3);
+}
+
+static status pass_on(const struct graph_context *context, struct data *data, int stage)
+{
+    const struct placement *placement = &context->work->placement;
+    const int reader = rank_of_stage(placement, 0, stage);
+    if (!data || context->iteration->on_paper || (placement->rank != reader && placement->rank != data->owner))
+        return STARPULLM_OK;
+    return exchange_to(data, reader);
+}
+
+/* ---- The passes ---- */
+
+static status add_forward(const struct graph_context *context, int s, int stage)
+{
+    TRY(pass_on(context, input_of_stage(context, s, stage), stage));
+    return add_pass(context, forward_pass, s, stage);
+}
+
+static status add_forward_and_loss(const struct graph_context *context, int s, int stage, struct starpullm_loss *loss)
+{
+    const struct placement *placement = &context->work->placement;
+    const bool keeps_sum = placement->rank == home_of(placement, 0, HEAD); /* of the losses */
+    TRY(add_forward(context, s, stage));
+    TRY(keeps_sum ? loss_pass(context, s, stage) : add_pass(context, loss_pass, s, stage));
+    return has_head(context, stage) && s == placement->sub_batches - 1 ? report_mean_loss(context, loss) : STARPULLM_OK;
+}
+
+static status add_backward(const struct graph_context *context, int s, int stage)
+{
+    struct data *gradient = gradient_for_stage(context, s, stage);
+    TRY(pass_on(context, gradient, stage));
+    TRY(add_pass(context, backward_pass, s, stage));
+    exchange_drop(gradient);
+    exchange_drop(input_of_stage(context, s, stage));
+    return STARPULLM_OK;
+}
+
+/* Forward passes alone; with_loss: and the loss. */
+static status add_forward_passes(const struct graph_context *context, bool with_loss, struct starpullm_loss *loss)
+{
+    TRY(send_parameters(context));
+    for (int s = 0; s < context->work->placement.sub_batches; s++)
+        for (int stage = 0; stage < context->work->placement.stages; stage++) {
+            TRY(with_loss ? add_forward_and_loss(context, s, stage, loss) : add_forward(context, s, stage));
+            exchange_drop(input_of_stage(context, s, stage));
+        }
+    return STARPULLM_OK;
+}
+
+status graph_add_forward(const struct graph_context *context)
+{
+    return add_forward_passes(context, false, NULL);
 }
 
 status graph_add_evaluation(const struct graph_context *context, struct starpullm_loss *loss)
 {
-    TRY(send_parameters(context));
-    for (int s = 0; s < context->work->placement.sub_batches; s++)
-        TRY(add_forward_and_loss(context, s));
-    return report_mean_loss(context, loss);
-}
-
-/* With fewer activation sets than sub-batches: the forward passes of a rank are so many ahead of its backward passes.
- * The sums of losses and gradients pass through all of a rank's sub-batches before those of the next one. */
-static status add_alternately(const struct graph_context *context, struct starpullm_loss *loss)
-{
-    const struct workload *g = context->work;
-    const int of_rank = sub_batches_of_rank(&g->placement), sets = g->activation_sets;
-    TRY(send_parameters(context));
-    for (int s = 0; s < g->placement.sub_batches; s++) {
-        const int local = s % of_rank, end = s - local + of_rank;
-        for (int next = local == 0 ? s : s + sets - 1; next < s + sets && next < end; next++)
-            TRY(add_forward_and_loss(context, next));
-        TRY(add_pass(context, backward_pass, s));
-    }
-    return report_mean_loss(context, loss);
-}
-
-static status add_passes(const struct graph_context *context, struct starpullm_loss *loss)
-{
-    const struct workload *g = context->work;
-    if (sub_batches_share_buffers(g))
-        return add_alternately(context, loss);
-    TRY(graph_add_evaluation(context, loss));
-    for (int s = 0; s < g->placement.sub_batches; s++)
-        TRY(add_pass(context, backward_pass, s));
-    return STARPULLM_OK;
+    return add_forward_passes(context, true, loss);
 }
 
 status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss)
 {
-    TRY(add_passes(context, loss));
-    for (int s = 0; s < context->work->placement.sub_batches; s++)
-        TRY(add_pass(context, encoder_backward_pass, s));
+    const struct workload *g = context->work;
+    TRY(send_parameters(context));
+    for (int i = 0; i < g->num_passes; i++) {
+        const struct starpullm_pass pass = g->passes[i];
+        TRY(pass.kind == STARPULLM_FORWARD ? add_forward_and_loss(context, pass.sub_batch, pass.stage, loss)
+                                           : add_backward(context, pass.sub_batch, pass.stage));
+    }
+    for (int s = 0; s < g->placement.sub_batches; s++)
+        TRY(add_pass(context, encoder_backward_pass, s, 0));
     return reduce_and_update(context);
 }

@@ -88,6 +88,16 @@ status ranks_agree(status code)
     return communicator == MPI_COMM_NULL ? code : agree(communicator, code);
 }
 
+status ranks_check_same(uint64_t value, const char *sentence)
+{
+    const uint64_t mine[] = {value, ~value};
+    uint64_t largest[2];
+    MPI_Request request;
+    MPI_Iallreduce(mine, largest, 2, MPI_UINT64_T, MPI_MAX, communicator, &request);
+    ranks_wait(&request);
+    return largest[0] == ~largest[1] ? STARPULLM_OK : fail(STARPULLM_INVALID_ARGUMENT, "%s", sentence);
+}
+
 static void count_local_threads(int64_t threads, struct ranks *ranks)
 {
     MPI_Comm local;

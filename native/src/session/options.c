@@ -121,6 +121,18 @@ status session_check_sharing(int32_t recompute, int32_t reuse_weight_gradients, 
     return STARPULLM_OK;
 }
 
+status session_check_pipeline(const struct starpullm_pipeline *pipeline, const model_config *config, int32_t reduction,
+                              int64_t ranks)
+{
+    int stages;
+    TRY(stages_check(pipeline, config, ranks, &stages));
+    if (stages > 1 && reduction != STARPULLM_REDUCTION_ORDERED)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "stages: found %d with the reduction %s, expected ordered: a stage adds up its gradients alone",
+                    stages, reduction == STARPULLM_REDUCTION_TREE ? "tree" : "redux");
+    return STARPULLM_OK;
+}
+
 status session_check_options(const struct starpullm_session_options *o, const model_config *config)
 {
     TRY(check_sizes(o, config));
@@ -130,6 +142,7 @@ status session_check_options(const struct starpullm_session_options *o, const mo
     TRY(tiles_check(config, o->reduction, o->weight_gradient_tiles));
     TRY(session_check_sharing(o->recompute, o->reuse_weight_gradients, o->keep_activations, o->sub_batches,
                               runtime_layout()->ranks));
+    TRY(session_check_pipeline(o->pipeline, config, o->reduction, runtime_layout()->ranks));
     TRY(session_check_range("memory_limit", o->memory_limit, 0, INT64_MAX));
     TRY(session_check_range("steps_in_flight", o->steps_in_flight, 1, MAX_STEPS_IN_FLIGHT));
     TRY(check_instruments(o));

@@ -25,6 +25,7 @@ static status check_options(const struct starpullm_plan_options *o)
     TRY(session_check_range("workers", o->workers, 1, INT32_MAX));
     TRY(tiles_check(&o->config, o->reduction, o->weight_gradient_tiles));
     TRY(session_check_sharing(o->recompute, o->reuse_weight_gradients, o->keep_activations, o->sub_batches, o->ranks));
+    TRY(session_check_pipeline(o->pipeline, &o->config, o->reduction, o->ranks));
     if (o->batch_size % o->sub_batches != 0)
         return fail(STARPULLM_INVALID_ARGUMENT, "sub_batches: found %lld, expected a divisor of the batch size %lld",
                     (long long)o->sub_batches, (long long)o->batch_size);
@@ -51,19 +52,20 @@ static status add_steps(const struct starpullm_plan *plan, int steps)
 static status write_plan(struct starpullm_plan *plan, const struct starpullm_plan_options *o)
 {
     struct workload *work = &plan->work;
-    const int sub_batches = (int)o->sub_batches * o->ranks;
+    const int stages = o->pipeline ? o->pipeline->stages : 1, sub_batches = (int)o->sub_batches * (o->ranks / stages);
     *work = (struct workload){.config = o->config,
                               .B = (size_t)(o->batch_size / o->sub_batches),
                               .T = (size_t)o->seq_len,
-                              .activation_sets = (int)(o->activation_sets ? o->activation_sets : o->sub_batches),
                               .reduction = (enum starpullm_reduction)o->reduction,
                               .recompute = (enum starpullm_recompute)o->recompute,
                               .reuse_weight_gradients = o->reuse_weight_gradients != 0};
-    work->tiles = tiles_choose(&o->config, work->reduction, sub_batches, (int64_t)o->workers * o->ranks,
-                               o->weight_gradient_tiles);
-    TRY(placement_create(&work->placement, &o->config, 0, o->ranks, sub_batches));
+    const int64_t workers = o->workers == 1 && o->ranks == stages ? 1 : (int64_t)o->workers * o->ranks;
+    work->tiles = tiles_choose(&o->config, work->reduction, sub_batches, workers, o->weight_gradient_tiles);
+    TRY(placement_create(&work->placement, &o->config, 0, o->ranks, sub_batches, o->pipeline));
+    TRY(schedule_create(work, o->pipeline, o->activation_sets));
     const struct handles_options handles_options = {work, SLOTS, 0, o->keep_activations != 0, .on_paper = true};
     TRY(handles_create(&handles_options, &plan->handles));
+    TRY(schedule_fill(work));
     TRY(recorder_create(&plan->recorder));
     return add_steps(plan, o->steps);
 }
@@ -90,6 +92,7 @@ void starpullm_plan_destroy(starpullm_plan *plan)
         return;
     recorder_destroy(plan->recorder);
     handles_destroy(plan->handles);
+    schedule_destroy(&plan->work);
     placement_destroy(&plan->work.placement);
     free(plan);
 }

@@ -38,7 +38,7 @@ status starpullm_session_tensor_info(const starpullm_session *session, int32_t g
         info->name = activation_name(index);
         info->layered = activation_layered(index);
         info->instances = activation_instances(config, index);
-        shape = activation_shape(config, index, session->work.placement.ranks * session->batch_size,
+        shape = activation_shape(config, index, pipelines(&session->work.placement) * session->batch_size,
                                  (int64_t)session->work.T);
     }
     info->num_dims = shape.num_dims;
@@ -88,9 +88,10 @@ static status read_activation(struct starpullm_session *session, int32_t group, 
         const int s = (int)(offset / piece);
         const int64_t from = offset % piece;
         const int64_t now = count < piece - from ? count : piece - from;
-        if (group == STARPULLM_ACTIVATIONS || handles_has_activation_grad(index))
+        if (group == STARPULLM_ACTIVATIONS || activation_has_gradient(index))
             TRY(copy_out(session, handles_activation(session->handles, group, index, layer, s),
-                         home_of(&work->placement, s), from, now, values));
+                         home_of(&work->placement, s, activation_place(&work->config, group, index, layer)), from, now,
+                         values));
         else /* no task adds to this gradient: +0 */
             memset(values, 0, (size_t)now * sizeof *values);
         offset += now;
@@ -100,8 +101,8 @@ static status read_activation(struct starpullm_session *session, int32_t group, 
     return STARPULLM_OK;
 }
 
-static status read_parameter(const struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
-                             int64_t offset, int64_t count, float *values)
+status session_read_parameter(const struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
+                              int64_t offset, int64_t count, float *values)
 {
     return copy_out(session, handles_parameter(session->handles, group, index, layer),
                     owner_of(&session->work.placement, index, layer), offset, count, values);
@@ -111,7 +112,7 @@ static status read_parameter(const struct starpullm_session *session, int32_t gr
 static int gradient_home(const struct starpullm_session *session, int32_t index, int32_t layer)
 {
     const bool tree = session->work.reduction == STARPULLM_REDUCTION_TREE;
-    return tree ? home_of(&session->work.placement, 0) : owner_of(&session->work.placement, index, layer);
+    return tree ? home_of(&session->work.placement, 0, HEAD) : owner_of(&session->work.placement, index, layer);
 }
 
 static status read_gradient(const struct starpullm_session *session, int32_t index, int32_t layer, int64_t offset,
@@ -158,7 +159,7 @@ status starpullm_session_read_tensor(starpullm_session *session, int32_t group, 
     if (group == STARPULLM_GRADS)
         TRY(read_gradient(session, index, layer, offset, count, values));
     else if (is_parameter_group(group))
-        TRY(read_parameter(session, group, index, layer, offset, count, values));
+        TRY(session_read_parameter(session, group, index, layer, offset, count, values));
     else
         TRY(read_activation(session, group, index, layer, offset, count, values));
     return failure_check(&session->failure);

@@ -62,6 +62,52 @@ status session_load(struct starpullm_session *session, const char *path, struct 
     return training_state_read(state, &session->work.config, &buffers);
 }
 
+/* Of stages: rank 0 hasn't room for the others' parameters. All ranks copy one after the other from its owner, in the
+ * file's order. */
+struct gathering {
+    struct starpullm_session *session;
+    float *values; /* of the last parameter */
+    int64_t copied;
+    status code; /* the same on all ranks */
+};
+
+static status copy_from_owner(void *context, enum starpullm_group group, enum parameter p, int layer, float **values)
+{
+    struct gathering *gathering = context;
+    struct starpullm_session *session = gathering->session;
+    const int64_t elements = tensor_elements(parameter_shape(&session->work.config, p));
+    free(gathering->values);
+    gathering->values = malloc((size_t)elements * sizeof *gathering->values);
+    gathering->code =
+        ranks_agree(gathering->values ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "a copy of a parameter"));
+    if (gathering->code == STARPULLM_OK)
+        gathering->code = session_read_parameter(session, group, p, layer, 0, elements, gathering->values);
+    gathering->copied++;
+    *values = gathering->values;
+    return gathering->code == STARPULLM_OK ? failure_check(&session->failure) : gathering->code;
+}
+
+static void release_copy(void *context, enum starpullm_group group, enum parameter p, int layer)
+{
+    (void)context, (void)group, (void)p, (void)layer;
+}
+
+static status save_stages(struct starpullm_session *session, const char *path)
+{
+    const model_config *config = &session->work.config;
+    struct gathering gathering = {.session = session};
+    const struct tensor_buffers buffers = {&gathering, copy_from_owner, release_copy};
+    status code = session->work.placement.rank > 0 ? STARPULLM_OK : checkpoint_write(path, config, &buffers);
+    float *values;
+    /* Of rank 0, what is left after a failure to write. */
+    for (int p = 0; p < NUM_PARAMETERS; p++)
+        for (int l = 0; l < parameter_instances(config, p); l++)
+            if (parameter_number(config, p, l) >= gathering.copied && gathering.code == STARPULLM_OK)
+                (void)copy_from_owner(&gathering, STARPULLM_PARAMS, p, l, &values);
+    free(gathering.values);
+    return code == STARPULLM_OK ? gathering.code : code;
+}
+
 /* Rank 0 writes. All transfers to it are submitted before, so that no rank waits for a rank 0 that can't write. */
 status starpullm_session_save_checkpoint(starpullm_session *session, const char *path)
 {
@@ -69,6 +115,8 @@ status starpullm_session_save_checkpoint(starpullm_session *session, const char 
     TRY(session_check_not_held(session));
     TRY(session_check_usable(session));
     session_wait_if_audited(session);
+    if (session->work.placement.stages > 1)
+        return save_stages(session, path);
     for (int p = 0; p < NUM_PARAMETERS; p++)
         for (int l = 0; l < parameter_instances(&session->work.config, p); l++)
             TRY(exchange_to(data_of(session, STARPULLM_PARAMS, p, l), 0));
@@ -322,7 +370,7 @@ status starpullm_session_save_state(starpullm_session *session, const struct sta
         .step = session->updates,
         .run = options->run,
         .batches = options->batches,
-        .batch_size = session->work.placement.ranks * session->batch_size,
+        .batch_size = pipelines(&session->work.placement) * session->batch_size,
         .seq_len = (int64_t)session->work.T,
         .seed = options->seed,
         .data_id = options->data_id,

@@ -82,21 +82,23 @@ static status open_model(struct starpullm_session *session, const struct starpul
     session->blas = layout->blas || (state && state->meta.blas);
     work->B = (size_t)(options->batch_size / options->sub_batches);
     work->T = (size_t)options->seq_len;
-    work->activation_sets = (int)(options->activation_sets ? options->activation_sets : options->sub_batches);
     work->reduction = (enum starpullm_reduction)options->reduction;
     work->recompute = (enum starpullm_recompute)options->recompute;
     work->reuse_weight_gradients = options->reuse_weight_gradients != 0;
-    const int sub_batches = (int)options->sub_batches * layout->ranks;
-    work->tiles =
-        tiles_choose(&work->config, work->reduction, sub_batches, layout->all_workers, options->weight_gradient_tiles);
+    const int stages = options->pipeline ? options->pipeline->stages : 1;
+    const int sub_batches = (int)options->sub_batches * (layout->ranks / stages);
+    const int64_t workers = layout->all_workers == stages ? 1 : layout->all_workers; /* no chain crosses stages */
+    work->tiles = tiles_choose(&work->config, work->reduction, sub_batches, workers, options->weight_gradient_tiles);
     session->adamw = (struct adamw_options){options->learning_rate, options->beta1, options->beta2, options->eps,
                                             options->weight_decay};
     session->learning_rate = state ? state->meta.learning_rate : options->learning_rate;
     if (options->trace)
         TRY(recorder_create(&session->recorder));
     TRY(create_iterations(session, options->steps_in_flight));
-    TRY(placement_create(&work->placement, &work->config, layout->rank, layout->ranks, sub_batches));
+    TRY(placement_create(&work->placement, &work->config, layout->rank, layout->ranks, sub_batches, options->pipeline));
+    TRY(schedule_create(work, options->pipeline, options->activation_sets));
     TRY(create_handles(session, options, first_tag));
+    TRY(schedule_fill(work));
     TRY(session_load(session, options->checkpoint, state));
     return create_instrument(session, options);
 }
@@ -148,6 +150,7 @@ void starpullm_session_destroy(starpullm_session *session)
     session_wait_all(session);
     instrument_destroy(session->instrument);
     handles_destroy(session->handles);
+    schedule_destroy(&session->work);
     placement_destroy(&session->work.placement);
     for (int slot = 0; slot < session->slots_ready; slot++)
         iteration_destroy(&session->iterations[slot]);

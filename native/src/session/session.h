@@ -10,7 +10,7 @@
 
 struct starpullm_session {
     struct starpullm_runtime *runtime; /* NULL: not entered yet */
-    int64_t batch_size;                /* sequences of this rank */
+    int64_t batch_size;                /* sequences of this rank's pipeline */
     struct workload work;
     struct adamw_options adamw; /* of a step that gives no learning rate */
     float learning_rate;        /* of the last update */
@@ -42,6 +42,10 @@ status session_check_number(const char *name, float value);
 status session_check_sharing(int32_t recompute, int32_t reuse_weight_gradients, int32_t keep_activations,
                              int64_t sub_batches, int64_t ranks);
 
+/* A pipeline that can't be placed, or isn't supported with other options. */
+status session_check_pipeline(const struct starpullm_pipeline *pipeline, const model_config *config, int32_t reduction,
+                              int64_t ranks);
+
 /* submit.c */
 status session_check_usable(const struct starpullm_session *session);
 /* Lets held tasks run, and waits for all tasks. */
@@ -51,6 +55,10 @@ void session_wait_all(struct starpullm_session *session);
 void session_wait_if_audited(struct starpullm_session *session);
 /* Refuses to wait for tasks that are held: the wait would never end. */
 status session_check_not_held(const struct starpullm_session *session);
+
+/* read.c: collective, every rank gets the values of a parameter, m or v. */
+status session_read_parameter(const struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
+                              int64_t offset, int64_t count, float *values);
 
 /* save.c: `state` is what the session resumes from; NULL: it starts from the checkpoint at `path`. */
 status session_load(struct starpullm_session *session, const char *path, struct training_state *state);

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/file.h"
+#include "runtime/ranks.h"
 #include "session/session.h"
 
 /* ---- Waiting: tasks that are held back are let go first, or the wait would never end ---- */
@@ -66,18 +68,30 @@ static status check_tokens(const struct starpullm_session *session, const char *
 static status copy_tokens(const struct starpullm_session *session, int slot, const int32_t *tokens,
                           struct data *(*data_of)(const struct handles *, int, int))
 {
-    const char *next = (const char *)tokens;
-    for (int s = 0; s < session->work.placement.sub_batches; s++) {
-        if (home_of(&session->work.placement, s) != session->work.placement.rank)
-            continue;
-        struct data *data = data_of(session->handles, slot, s);
+    const struct placement *placement = &session->work.placement;
+    const size_t tokens_of_one = session->work.B * session->work.T;
+    const int first = first_of_rank(placement);
+    for (int n = 0; n < sub_batches_of_pipeline(placement); n++) {
+        struct data *data = data_of(session->handles, slot, first + n);
         void *memory;
+        if (!data) /* another stage needs them */
+            continue;
         TRY(data_acquire_write(data, &memory));
-        memcpy(memory, next, data->bytes);
+        memcpy(memory, tokens + (size_t)n * tokens_of_one, data->bytes);
         data_release(data);
-        next += data->bytes;
     }
     return STARPULLM_OK;
+}
+
+/* Each stage needs other tokens of a batch that all of them submit. */
+static status check_same_batch(const struct starpullm_session *session, const int32_t *inputs, const int32_t *targets)
+{
+    const int64_t count = session->batch_size * (int64_t)session->work.T;
+    if (session->work.placement.stages == 1)
+        return STARPULLM_OK;
+    const uint64_t of_targets = targets ? checksum_of((const float *)targets, count) : 0;
+    return ranks_check_same(checksum_of((const float *)inputs, count) | of_targets << 32,
+                            "inputs, targets: found other tokens on other ranks of the pipeline, expected the same");
 }
 
 /* Fills what earlier submissions have left on this rank and no later one needs. */
@@ -102,6 +116,7 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
 {
     TRY(session_check_usable(session));
     TRY(failure_check(&session->failure));
+    TRY(check_same_batch(session, inputs, targets));
     TRY(check_tokens(session, "inputs", inputs));
     if (targets)
         TRY(check_tokens(session, "targets", targets));

@@ -28,9 +28,10 @@ from starpullm.errors import (
     TokenRangeError,
 )
 from starpullm.golden.records import GoldenRecord
+from starpullm.instruments import Instruments
 from starpullm.resume import training_state
 from starpullm.runtime import Runtime
-from starpullm.trainer import Instruments, Trainer
+from starpullm.trainer import Trainer
 
 from ..readers.state_file import StateFile
 from .statements import judged

@@ -14,8 +14,9 @@ from starpullm.checks.place import Place
 from starpullm.checks.result import Result
 from starpullm.errors import InvalidArgumentError, OutOfMemoryError, StateError
 from starpullm.golden.records import shipped_record
+from starpullm.instruments import Instruments
 from starpullm.runtime import Runtime
-from starpullm.trainer import Instruments, Trainer
+from starpullm.trainer import Trainer
 
 from .statements import Statements
 

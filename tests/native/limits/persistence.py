@@ -22,8 +22,9 @@ from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import num_parameters
+from starpullm.instruments import Instruments
 from starpullm.resume import training_state
-from starpullm.trainer import Instruments, Trainer
+from starpullm.trainer import Trainer
 
 from ..readers.state_file import StateFile
 from ..readers.training_state import read_training_state

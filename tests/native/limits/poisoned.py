@@ -7,7 +7,8 @@ import numpy as np
 from starpullm.checks.place import Place
 from starpullm.checks.result import Result
 from starpullm.checks.training import new_trainer, own_batch
-from starpullm.trainer import Instruments, Trainer
+from starpullm.instruments import Instruments
+from starpullm.trainer import Trainer
 
 from .options import TINY
 from .statements import Statements

@@ -14,9 +14,10 @@ from starpullm.checks.result import Result
 from starpullm.checks.training import checkpoint_in
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StateError
+from starpullm.instruments import Instruments
 from starpullm.machine import machine_info
 from starpullm.runtime import Partition, Runtime, schedulers
-from starpullm.trainer import Instruments, Trainer
+from starpullm.trainer import Trainer
 
 from .mpi import check_levels
 from .options import TINY, B, T

@@ -16,7 +16,8 @@ from starpullm.checks.references import record_trainer
 from starpullm.checks.result import Result
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import InvalidArgumentError, StateError, TokenRangeError
-from starpullm.trainer import Instruments, Trainer
+from starpullm.instruments import Instruments
+from starpullm.trainer import Trainer
 
 from .arithmetic import check_arithmetic
 from .calls import check_no_objects, check_pointers

@@ -1,0 +1,367 @@
+/* Which buffers a session has, which tensors share them, and which rank has which: one table of rows for each stage.
+ *
+ * Without keep_activations, a tensor that is needed inside one block only has one buffer for all blocks of a stage: in
+ * the forward pass preatt, attproj and fcproj, which the backward pass doesn't read; in the backward pass every
+ * gradient inside a block. This includes residual3's: a block has read it before that of the block below is written.
+ * What the backward pass computes again is shared too. Reused gradients of parameters are two, which serve the blocks
+ * in turn.
+ *
+ * With fewer activation sets than sub-batches, sub-batch s of a pipeline has the buffers of set s modulo their number.
+ * Only the gradient of encoded isn't in a set: the encoder's backward passes come after those of all sub-batches. */
+#include "data/rows.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static int sets_of(const struct workload *work, int stage)
+{
+    return work->activation_sets[stage];
+}
+
+bool sub_batches_share_buffers(const struct workload *work)
+{
+    for (int stage = 0; stage < work->placement.stages; stage++)
+        if (sets_of(work, stage) < sub_batches_of_pipeline(&work->placement))
+            return true;
+    return false;
+}
+
+bool activation_has_gradient(enum activation a)
+{
+    static const bool none[NUM_ACTIVATIONS] = {[ACT_LN1_MEAN] = true, [ACT_LN1_RSTD] = true, [ACT_LN2_MEAN] = true,
+                                               [ACT_LN2_RSTD] = true, [ACT_LNF_MEAN] = true, [ACT_LNF_RSTD] = true,
+                                               [ACT_PROBS] = true};
+    return !none[a];
+}
+
+bool activation_kept(const struct handles_options *options, enum starpullm_group group, enum activation a)
+{
+    if (options->keep_activations || !activation_layered(a))
+        return true;
+    if (group == STARPULLM_ACTIVATION_GRADS)
+        return false;
+    if (a == ACT_ATT || a == ACT_ATTY)
+        return options->work->recompute == STARPULLM_RECOMPUTE_NONE;
+    if (options->work->recompute == STARPULLM_RECOMPUTE_BLOCK)
+        return a == ACT_RESIDUAL3;
+    return a != ACT_PREATT && a != ACT_ATTPROJ && a != ACT_FCPROJ;
+}
+
+bool gradient_kept(const struct handles_options *options, enum parameter p)
+{
+    return !options->work->reuse_weight_gradients || !parameter_layered(p);
+}
+
+/* ---- The rows ---- */
+
+static struct row parameter_row(const struct workload *work, int stage, enum starpullm_group group, enum parameter p)
+{
+    const struct placement *placement = &work->placement;
+    struct row row = {
+        .group = group_names[group],
+        .tensor = parameter_name(p),
+        .parts = 1,
+        .tiles = 1,
+        .owner = OWNED_BY_UPDATER,
+        .on_all_ranks = group == STARPULLM_PARAMS && placement->stages == 1,
+        .elements = tensor_elements(parameter_shape(&work->config, p)),
+    };
+    if (parameter_layered(p)) {
+        row.instance_format = "[%d]";
+        row.base = placement->first_blocks[stage];
+        row.instances = placement->first_blocks[stage + 1] - row.base;
+    } else
+        row.instances = stage == stage_of(placement, parameter_place(p, 0));
+    return row;
+}
+
+/* With a part for each sub-batch, at home there; and with one for each pipeline. */
+static struct row of_sub_batches(const struct workload *work, struct row row)
+{
+    row.parts = work->placement.sub_batches;
+    row.owner = OWNED_BY_HOME_OF_PART;
+    row.part_format = "#%d";
+    return row;
+}
+
+static struct row of_pipelines(const struct workload *work, struct row row)
+{
+    row.parts = pipelines(&work->placement);
+    row.owner = OWNED_BY_RANK_OF_PART;
+    row.part_format = "/rank%d";
+    return row;
+}
+
+/* The stage with the head has a running sum of wte's too, which moves to the owner. */
+static struct row gradient_row(const struct handles_options *options, int stage, enum parameter p)
+{
+    const struct workload *work = options->work;
+    struct row row = parameter_row(work, stage, STARPULLM_GRADS, p);
+    const bool two_stages = p == PARAM_WTE && work->placement.stages > 1;
+    if (two_stages && stage == work->placement.stages - 1)
+        row.instances = 1;
+    if (!gradient_kept(options, p)) {
+        row.instances = row.instances > 1 ? 2 : 1;
+        row.instance_format = "~%d";
+    }
+    row.transient = true;
+    row.tiles = work->tiles.counts[p];
+    row.used_on_all_ranks = work->reduction == STARPULLM_REDUCTION_REDUX;
+    if (work->reduction == STARPULLM_REDUCTION_ORDERED)
+        row = of_pipelines(work, row);
+    else if (work->reduction == STARPULLM_REDUCTION_TREE)
+        row = of_sub_batches(work, row);
+    if (row.parts == 1 && !two_stages)
+        row.part_format = NULL;
+    return row;
+}
+
+static struct row activation_row(const struct workload *work, int stage, enum starpullm_group group, enum activation a,
+                                 bool kept)
+{
+    const struct placement *placement = &work->placement;
+    struct row row = {
+        .group = group_names[group],
+        .tensor = activation_name(a),
+        .instance_format = kept && activation_layered(a) ? "[%d]" : NULL,
+        .tiles = 1,
+        .transient = true,
+        .elements = tensor_elements(activation_shape(&work->config, a, (int64_t)work->B, (int64_t)work->T)),
+    };
+    for (int l = activation_instances(&work->config, a) - 1; l >= 0; l--)
+        if (stage_of(placement, activation_place(&work->config, group, a, l)) == stage) {
+            row.base = l;
+            row.instances++;
+        }
+    if (!kept) {
+        row.base = stage;
+        row.instances = row.instances > 0;
+        row.instance_format = placement->stages > 1 ? "/stage%d" : NULL;
+    }
+    return of_sub_batches(work, row);
+}
+
+/* Of an activation, or a gradient of one, that is in a set: if there is one for each sub-batch, it is as it was. */
+static struct row in_sets(const struct workload *work, int stage, struct row row)
+{
+    if (sets_of(work, stage) == sub_batches_of_pipeline(&work->placement))
+        return row;
+    row.parts = sets_of(work, stage) * pipelines(&work->placement);
+    row.owner = OWNED_BY_RANK_OF_SET;
+    row.part_format = "~%d";
+    return row;
+}
+
+/* Of what each iteration in flight has for itself, in one stage. */
+static struct row slots_row(const struct handles_options *o, const char *name, int64_t elements, bool in_stage)
+{
+    return (struct row){.tensor = name,
+                        .instance_format = "@%d",
+                        .instances = in_stage ? o->slots : 0,
+                        .parts = 1,
+                        .tiles = 1,
+                        .elements = elements};
+}
+
+int activation_number(enum starpullm_group group, enum activation a)
+{
+    return ROW_ACTIVATIONS + (int)(group - STARPULLM_ACTIVATIONS) * NUM_ACTIVATIONS + (int)a;
+}
+
+static void fill_rows(const struct handles_options *options, int stage, struct row *rows)
+{
+    const struct workload *work = options->work;
+    const bool has_head = stage == work->placement.stages - 1;
+    for (int group = STARPULLM_PARAMS; group <= STARPULLM_V; group++)
+        for (int p = 0; p < NUM_PARAMETERS; p++)
+            rows[ROW_PARAMETERS + group * NUM_PARAMETERS + p] =
+                group == STARPULLM_GRADS ? gradient_row(options, stage, p) : parameter_row(work, stage, group, p);
+    for (int group = STARPULLM_ACTIVATIONS; group <= STARPULLM_ACTIVATION_GRADS; group++)
+        for (int a = 0; a < NUM_ACTIVATIONS; a++)
+            if (group == STARPULLM_ACTIVATIONS || activation_has_gradient(a))
+                rows[activation_number(group, a)] =
+                    in_sets(work, stage, activation_row(work, stage, group, a, activation_kept(options, group, a)));
+    struct row *gradients = rows + activation_number(STARPULLM_ACTIVATION_GRADS, 0);
+    gradients[ACT_ENCODED] = activation_row(work, stage, STARPULLM_ACTIVATION_GRADS, ACT_ENCODED, true);
+    /* One buffer of 1/(B*T), B being the whole batch, for all sub-batches of a pipeline. */
+    gradients[ACT_LOSSES] =
+        of_pipelines(work, activation_row(work, stage, STARPULLM_ACTIVATION_GRADS, ACT_LOSSES, true));
+    gradients[ACT_LOSSES].transient = false;
+
+    const int64_t tokens = (int64_t)(work->B * work->T);
+    rows[ROW_INPUTS] = of_sub_batches(work, slots_row(options, "inputs", tokens, stage == 0));
+    rows[ROW_TARGETS] = of_sub_batches(work, slots_row(options, "targets", tokens, has_head));
+    rows[ROW_MEAN_LOSSES] = slots_row(options, "mean_loss", 1, has_head);
+    rows[ROW_MEAN_LOSSES].owner = OWNED_BY_RANK_OF_HEAD;
+    rows[ROW_MEAN_LOSSES].used_on_all_ranks = rows[ROW_MEAN_LOSSES].transient = true;
+}
+
+status table_create(const struct handles_options *options, struct table *table)
+{
+    const int stages = options->work->placement.stages;
+    *table = (struct table){.options = *options, .num_rows = stages * NUM_ROWS};
+    table->rows = calloc((size_t)table->num_rows, sizeof *table->rows);
+    if (!table->rows)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of the data of %d stages", stages);
+    int64_t count = 0;
+    for (int r = 0; r < table->num_rows; r++) {
+        struct row *row = &table->rows[r];
+        if (r % NUM_ROWS == 0)
+            fill_rows(options, r / NUM_ROWS, row);
+        row->stage = r / NUM_ROWS;
+        row->number = r % NUM_ROWS;
+        row->first = count <= INT32_MAX ? (int)count : 0;
+        count += (int64_t)row->instances * row->parts * row->tiles;
+    }
+    if (count > INT32_MAX)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
+    table->count = (int)count;
+    return STARPULLM_OK;
+}
+
+void table_destroy(struct table *table)
+{
+    free(table->rows);
+    table->rows = NULL;
+}
+
+const struct row *table_row(const struct table *table, int stage, int number)
+{
+    return &table->rows[stage * NUM_ROWS + number];
+}
+
+/* ---- Their handles ---- */
+
+int part_of(const struct table *table, const struct row *row, int sub_batch)
+{
+    const struct workload *work = table->options.work;
+    const int of_pipeline = sub_batches_of_pipeline(&work->placement), sets = sets_of(work, row->stage);
+    switch (row->owner) {
+    case OWNED_BY_RANK_OF_SET:
+        return sub_batch / of_pipeline * sets + sub_batch % of_pipeline % sets;
+    case OWNED_BY_RANK_OF_PART:
+        return sub_batch / of_pipeline;
+    default:
+        return sub_batch;
+    }
+}
+
+static int parameter_of(const struct row *row)
+{
+    return row->number % NUM_PARAMETERS;
+}
+
+static bool is_gradient(const struct row *row)
+{
+    return row->number / NUM_PARAMETERS == STARPULLM_GRADS;
+}
+
+/* Of the pipelines' ranks with the row's stage. */
+int owner_in(const struct table *table, const struct row *row, struct position at)
+{
+    const struct workload *work = table->options.work;
+    const struct placement *placement = &work->placement;
+    switch (row->owner) {
+    case OWNED_BY_UPDATER:
+        return owner_of(placement, parameter_of(row), row->base + at.instance);
+    case OWNED_BY_HOME_OF_PART:
+        return rank_of_stage(placement, at.part / sub_batches_of_pipeline(placement), row->stage);
+    case OWNED_BY_RANK_OF_SET:
+        return rank_of_stage(placement, at.part / sets_of(work, row->stage), row->stage);
+    case OWNED_BY_RANK_OF_PART:
+        return rank_of_stage(placement, at.part, row->stage);
+    default:
+        return rank_of_stage(placement, 0, row->stage);
+    }
+}
+
+int64_t elements_in_row(const struct table *table, const struct row *row, int tile)
+{
+    return row->tiles == 1 ? row->elements
+                           : (int64_t)tile_elements(&table->options.work->tiles, parameter_of(row), tile);
+}
+
+void format_name(char name[DATA_NAME_BYTES], const struct table *table, const struct row *row, struct position at)
+{
+    char in_instance[16] = "", of_part[16] = "", of_tile[16] = "";
+    if (row->instance_format)
+        snprintf(in_instance, sizeof in_instance, row->instance_format, row->base + at.instance);
+    if (row->part_format)
+        snprintf(of_part, sizeof of_part, row->part_format,
+                 row->owner == OWNED_BY_RANK_OF_PART ? owner_in(table, row, at) : at.part);
+    if (row->tiles > 1)
+        snprintf(of_tile, sizeof of_tile, "%%%d", at.tile);
+    snprintf(name, DATA_NAME_BYTES, "%s%s%s%s%s%s", row->group ? row->group : "", row->group ? "/" : "", row->tensor,
+             in_instance, of_tile, of_part);
+}
+
+int id_of(const struct row *row, struct position at)
+{
+    return row->first + (at.instance * row->parts + at.part) * row->tiles + at.tile;
+}
+
+/* ---- Which rank has them ---- */
+
+/* `ordered`: whether this rank sends or receives a sum of the gradient to or from rank `other`. */
+static bool moves_sum(const struct placement *placement, enum parameter p, int instance, int other)
+{
+    const int rank = placement->rank, last = placement->ranks - 1, distance = abs(other - rank);
+    const int updater = owner_of(placement, p, instance);
+    if (placement->stages > 1)
+        return p == PARAM_WTE && distance == last;
+    return distance == 1 || (p == PARAM_WTE && distance == last) || (rank == updater && other == last) ||
+           (rank == last && other == updater);
+}
+
+/* `tree`: whether this rank adds the sub-batch's gradient to another, or its update reads it. */
+static bool reads_gradient(const struct placement *placement, enum parameter p, int instance, int sub_batch)
+{
+    const int reader = sub_batch > 0 ? home_of(placement, sub_batch & (sub_batch - 1), parameter_place(p, instance))
+                                     : owner_of(placement, p, instance);
+    return reader == placement->rank;
+}
+
+int stage_that_reads(const struct table *table, const struct row *row, int instance)
+{
+    const int stages = table->options.work->placement.stages;
+    if (row->number == activation_number(STARPULLM_ACTIVATIONS, ACT_RESIDUAL3) && instance == row->instances - 1)
+        return row->stage + 1 < stages ? row->stage + 1 : -1;
+    if (row->number == activation_number(STARPULLM_ACTIVATION_GRADS, ACT_RESIDUAL3) && instance == 0)
+        return row->stage - 1;
+    return -1;
+}
+
+bool row_is_copied(const struct table *table, const struct row *row)
+{
+    return table->options.work->placement.stages > 1 && row->number == ROW_PARAMETERS + PARAM_WTE;
+}
+
+static bool is_copy(const struct table *table, const struct row *row)
+{
+    const struct placement *placement = &table->options.work->placement;
+    return row_is_copied(table, row) && placement->rank == placement->stages - 1;
+}
+
+enum presence presence_of(const struct table *table, const struct row *row, struct position at)
+{
+    const struct placement *placement = &table->options.work->placement;
+    const int owner = owner_in(table, row, at), layer = row->base + at.instance;
+    if (table->options.on_paper)
+        return NAMED;
+    if (row->on_all_ranks || row->used_on_all_ranks || owner == placement->rank || is_copy(table, row))
+        return REGISTERED;
+    if (placement->stages > 1 && stage_that_reads(table, row, at.instance) == placement->rank)
+        return REGISTERED;
+    if (is_gradient(row) && row->owner == OWNED_BY_HOME_OF_PART &&
+        reads_gradient(placement, parameter_of(row), layer, at.part))
+        return REGISTERED;
+    if (is_gradient(row) && row->owner == OWNED_BY_RANK_OF_PART &&
+        moves_sum(placement, parameter_of(row), layer, owner))
+        return NAMED;
+    return ABSENT;
+}
+
+bool has_buffer(const struct table *table, const struct row *row, struct position at)
+{
+    return row->on_all_ranks || is_copy(table, row) || owner_in(table, row, at) == table->options.work->placement.rank;
+}

@@ -1,0 +1,80 @@
+/* The table of a session's data: which tensors have buffers, which share one, and which rank has which. Handles are
+ * made from it. Each stage of a pipeline has the same rows, with its own layers. */
+#pragma once
+
+#include "data/data.h"
+#include "data/workload.h"
+
+enum {
+    ROW_PARAMETERS, /* parameters, gradients, m and v by group and parameter */
+    ROW_ACTIVATIONS = STARPULLM_ACTIVATIONS * NUM_PARAMETERS, /* and their gradients, by group and activation */
+    ROW_INPUTS = ROW_ACTIVATIONS + 2 * NUM_ACTIVATIONS,
+    ROW_TARGETS,
+    ROW_MEAN_LOSSES,
+    NUM_ROWS
+};
+
+enum owner {
+    OWNED_BY_UPDATER,
+    OWNED_BY_HOME_OF_PART,
+    OWNED_BY_RANK_OF_SET,
+    OWNED_BY_RANK_OF_PART,
+    OWNED_BY_RANK_OF_HEAD
+};
+
+/* A tensor's handles in a stage: one for each instance, a layer or a slot, part, a sub-batch, a set or a pipeline,
+ * and tile of rows. Layer l has instance l - base modulo their number. */
+struct row {
+    const char *group, *tensor;                /* the name: group, tensor, instance, tile, part; group NULL: none */
+    const char *instance_format, *part_format; /* NULL: the name has no such number */
+    int stage, number;                         /* in the stage */
+    int base; /* the number of instance 0 in names: its layer, or the stage of a buffer for all of its blocks */
+    int instances, parts, tiles;
+    enum owner owner;
+    bool on_all_ranks;      /* every rank has a buffer */
+    bool used_on_all_ranks; /* every rank has a handle */
+    bool transient;
+    int64_t elements; /* of all tiles */
+    int first;        /* id; that of instance i, part k and tile t is first + (i * parts + k) * tiles + t */
+};
+
+struct table {
+    struct handles_options options;
+    struct row *rows; /* [stage][row] */
+    int num_rows;
+    int count; /* handles of all ranks */
+};
+
+status table_create(const struct handles_options *options, struct table *table);
+void table_destroy(struct table *table);
+
+bool activation_kept(const struct handles_options *options, enum starpullm_group group, enum activation a);
+bool gradient_kept(const struct handles_options *options, enum parameter p);
+
+int activation_number(enum starpullm_group group, enum activation a);
+const struct row *table_row(const struct table *table, int stage, int number);
+
+/* The part of a row that a sub-batch has. */
+int part_of(const struct table *table, const struct row *row, int sub_batch);
+
+/* Which handle of a row. */
+struct position {
+    int instance, part, tile;
+};
+
+int id_of(const struct row *row, struct position at);
+int owner_in(const struct table *table, const struct row *row, struct position at);
+int64_t elements_in_row(const struct table *table, const struct row *row, int tile);
+void format_name(char name[DATA_NAME_BYTES], const struct table *table, const struct row *row, struct position at);
+
+enum presence { ABSENT, NAMED, REGISTERED };
+
+/* What this rank has: what it owns, what its tasks read of others, and the names of what it exchanges with. */
+enum presence presence_of(const struct table *table, const struct row *row, struct position at);
+bool has_buffer(const struct table *table, const struct row *row, struct position at);
+
+/* With stages, the rank with the head has a copy of wte. */
+bool row_is_copied(const struct table *table, const struct row *row);
+
+/* The stage that reads what this one writes; -1: none other does. */
+int stage_that_reads(const struct table *table, const struct row *row, int instance);

@@ -1,0 +1,36 @@
+/* What decides which data a session has. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "data/placement.h"
+#include "data/tiles.h"
+#include "model/tensors.h"
+
+/* What every iteration of a session computes, and how that is divided. */
+struct workload {
+    model_config config;
+    size_t B, T;                   /* of one sub-batch */
+    struct placement placement;    /* of the sub-batches of all ranks, and of the parameters */
+    struct starpullm_pass *passes; /* of a step, in the order of submission */
+    int num_passes;
+    int *activation_sets; /* of each stage: buffers for the activations of so many sub-batches of a pipeline */
+    enum starpullm_reduction reduction;
+    struct tiles tiles; /* of the gradients */
+    enum starpullm_recompute recompute;
+    bool reuse_weight_gradients; /* the blocks share two gradients of each parameter; on one rank, one sub-batch */
+};
+
+/* Whether there are fewer activation sets than sub-batches. */
+bool sub_batches_share_buffers(const struct workload *work);
+
+bool activation_has_gradient(enum activation a);
+
+struct handles_options {
+    const struct workload *work; /* must stay */
+    int slots;                   /* iterations in flight: each has tokens and a mean loss of its own */
+    int64_t first_tag;           /* of transfers: a handle's id is added */
+    bool keep_activations;       /* no activation and no activation gradient shares a buffer with another layer's */
+    bool on_paper;               /* all ranks' handles are here, as names alone: for a plan of tasks */
+    int64_t memory_limit;        /* bytes of this rank's buffers; 0: any number */
+};

@@ -1,0 +1,130 @@
+/* The order of a step's passes: made for a number of activation sets, or given and then checked. A list in which each
+ * pass comes after those that it reads from can't deadlock, as tasks wait only for earlier ones; a wrong one would read
+ * old values. */
+#include "graph/graph.h"
+
+#include <stdlib.h>
+
+static void add(struct workload *work, int32_t kind, int s, int stage)
+{
+    work->passes[work->num_passes++] = (struct starpullm_pass){kind, s, stage};
+}
+
+/* The forward passes of these sub-batches are so many ahead of their backward passes. */
+static void add_ahead(struct workload *work, int first, int count, int ahead)
+{
+    const int stages = work->placement.stages;
+    for (int n = -ahead; n < count; n++) {
+        for (int stage = stages - 1; stage >= 0 && n >= 0; stage--)
+            add(work, STARPULLM_BACKWARD, first + n, stage);
+        for (int stage = 0; stage < stages && n + ahead < count; stage++)
+            add(work, STARPULLM_FORWARD, first + n + ahead, stage);
+    }
+}
+
+/* The sums of losses and gradients pass through all sub-batches of a pipeline before those of the next one. */
+static void add_passes(struct workload *work)
+{
+    const int all = work->placement.sub_batches, of_pipeline = sub_batches_of_pipeline(&work->placement);
+    const int sets = work->activation_sets[0], group = sets < of_pipeline ? of_pipeline : all;
+    for (int first = 0; first < all; first += group)
+        add_ahead(work, first, group, sets < of_pipeline ? sets : all);
+}
+
+/* ---- A list that is given ---- */
+
+static status refuse(int64_t index, struct starpullm_pass pass, const char *expected)
+{
+    return fail(STARPULLM_INVALID_ARGUMENT, "passes: number %lld, %s of sub-batch %d in stage %d: expected %s",
+                (long long)index, pass.kind == STARPULLM_FORWARD ? "forward" : "backward", pass.sub_batch, pass.stage,
+                expected);
+}
+
+/* done[kind] has the number of passes of each stage so far. */
+static status check_pass(const struct workload *work, int *const done[2], int64_t index, struct starpullm_pass pass,
+                         int64_t sets)
+{
+    const int last = work->placement.stages - 1, stage = pass.stage, s = pass.sub_batch;
+    if (pass.kind != STARPULLM_FORWARD && pass.kind != STARPULLM_BACKWARD)
+        return fail(STARPULLM_INVALID_ARGUMENT, "passes: number %lld: found kind %d, expected %d or %d",
+                    (long long)index, pass.kind, STARPULLM_FORWARD, STARPULLM_BACKWARD);
+    if (stage < 0 || stage > last || s < 0 || s >= work->placement.sub_batches)
+        return refuse(index, pass, "a stage and a sub-batch that there are");
+    const int next = done[pass.kind][stage];
+    if (s < next)
+        return refuse(index, pass, "each pass once");
+    if (s > next)
+        return refuse(index, pass, "the sub-batch before it first: losses and gradients are summed in this order");
+    if (pass.kind == STARPULLM_FORWARD && stage > 0 && done[STARPULLM_FORWARD][stage - 1] <= s)
+        return refuse(index, pass, "the forward pass of the stage before first");
+    if (pass.kind == STARPULLM_BACKWARD && stage < last && done[STARPULLM_BACKWARD][stage + 1] <= s)
+        return refuse(index, pass, "the backward pass of the stage behind first");
+    if (pass.kind == STARPULLM_BACKWARD && stage == last && done[STARPULLM_FORWARD][stage] <= s)
+        return refuse(index, pass, "its forward pass first");
+    if (pass.kind == STARPULLM_FORWARD && sets > 0 && s - done[STARPULLM_BACKWARD][stage] >= sets)
+        return refuse(index, pass, "a free activation set: the sub-batch that has it needs its backward pass first");
+    return STARPULLM_OK;
+}
+
+static status take_passes(struct workload *work, int *const done[2], const struct starpullm_pipeline *pipeline,
+                          int64_t sets)
+{
+    for (int64_t i = 0; i < pipeline->num_passes; i++) {
+        const struct starpullm_pass pass = pipeline->passes[i];
+        TRY(check_pass(work, done, i, pass, sets));
+        add(work, pass.kind, pass.sub_batch, pass.stage);
+        done[pass.kind][pass.stage]++;
+        const int used = done[STARPULLM_FORWARD][pass.stage] - done[STARPULLM_BACKWARD][pass.stage];
+        if (used > work->activation_sets[pass.stage])
+            work->activation_sets[pass.stage] = used;
+    }
+    const int64_t expected = 2LL * work->placement.stages * work->placement.sub_batches;
+    if (pipeline->num_passes != expected)
+        return fail(STARPULLM_INVALID_ARGUMENT, "passes: found %lld, expected %lld: each once",
+                    (long long)pipeline->num_passes, (long long)expected);
+    return STARPULLM_OK;
+}
+
+status schedule_create(struct workload *work, const struct starpullm_pipeline *pipeline, int64_t activation_sets)
+{
+    const int stages = work->placement.stages, of_pipeline = sub_batches_of_pipeline(&work->placement);
+    const bool given = pipeline && pipeline->passes;
+    work->activation_sets = calloc((size_t)stages, sizeof *work->activation_sets);
+    if (!work->activation_sets)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d stages", stages);
+    for (int stage = 0; stage < stages && !given; stage++)
+        work->activation_sets[stage] = activation_sets ? (int)activation_sets : of_pipeline;
+    if (!given)
+        return STARPULLM_OK;
+    if (pipelines(&work->placement) > 1)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "passes: found a list on %d ranks, expected one on as many as stages, %d", work->placement.ranks,
+                    stages);
+    work->passes = calloc(pipeline->num_passes > 0 ? (size_t)pipeline->num_passes : 1, sizeof *work->passes);
+    int *done = calloc(2 * (size_t)stages, sizeof *done);
+    const status code = work->passes && done
+                            ? take_passes(work, (int *[]){done, done + stages}, pipeline, activation_sets)
+                            : fail(STARPULLM_OUT_OF_MEMORY, "a list of %lld passes", (long long)pipeline->num_passes);
+    free(done);
+    return code;
+}
+
+status schedule_fill(struct workload *work)
+{
+    if (work->passes)
+        return STARPULLM_OK;
+    work->passes =
+        calloc(2 * (size_t)work->placement.stages * (size_t)work->placement.sub_batches, sizeof *work->passes);
+    if (!work->passes)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a list of the passes of %d sub-batches", work->placement.sub_batches);
+    add_passes(work);
+    return STARPULLM_OK;
+}
+
+void schedule_destroy(struct workload *work)
+{
+    free(work->passes);
+    free(work->activation_sets);
+    work->passes = NULL;
+    work->activation_sets = NULL;
+}

@@ -1,0 +1,84 @@
+"""Pipelines: the stages that a model is cut into, and the order in which sub-batches pass through them."""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from starpullm.binding import prototypes, structs
+from starpullm.errors import InvalidArgumentError
+from starpullm.options import SCHEDULES, place_of
+
+KINDS = ("forward", "backward")
+
+
+class Pass(NamedTuple):
+    """A pass of a sub-batch through a stage; ``kind`` is ``"forward"`` or ``"backward"``."""
+
+    kind: str
+    sub_batch: int
+    stage: int
+
+
+Schedule = Callable[[int, int], Sequence[Pass]]
+"""``schedule(stages, sub_batches)`` returns all passes of a step, in the order in which they are submitted."""
+
+
+def ahead(counts: Sequence[int], sub_batches: int) -> list[Pass]:
+    """Return a list in which the forward passes of each stage are so many ahead of its backward passes.
+
+    The counts of later stages aren't larger. ``1f1b`` has one for the last stage, and one more for each stage before.
+    """
+    passes = []
+    for number in range(-max(counts), sub_batches):
+        if number >= 0:
+            passes += [Pass("backward", number, stage) for stage in reversed(range(len(counts)))]
+        forward = [(number + count, stage) for stage, count in enumerate(counts)]
+        passes += [Pass("forward", s, stage) for s, stage in forward if 0 <= s < sub_batches]
+    return passes
+
+
+def number_of(stages: int | Sequence[int]) -> int:
+    """Return the number of stages, which are given by this number or by the blocks of each."""
+    return prototypes.integer("stages", stages, 32) if isinstance(stages, int) else len(stages)
+
+
+def number_of_pipelines(ranks: int, stages: int | Sequence[int]) -> int:
+    """Return how many pipelines so many ranks are; each has a batch of its own."""
+    return ranks // max(1, number_of(stages)) or 1
+
+
+def pipeline(stages: int | Sequence[int], schedule: str | Schedule, sub_batches: int, sets: int, ranks: int) -> Any:
+    """Return what a session's options say of stages and passes, ``struct starpullm_pipeline``."""
+    count = number_of(stages)
+    options = structs.new("pipeline", stages=count)
+    if not isinstance(stages, int):
+        blocks = [prototypes.integer("stages", number, 32) for number in stages]
+        options.blocks = (ctypes.c_int32 * count)(*blocks)
+    if callable(schedule):
+        passes = schedule(count, sub_batches)
+    elif place_of("schedule", schedule, SCHEDULES) == 0 or not 1 < count <= ranks:
+        return options  # forward passes are as far ahead as there are activation sets
+    else:
+        passes = ahead([min(sets or sub_batches, count - stage) for stage in range(count)], sub_batches)
+    options.passes = (structs.TYPES["pass"] * len(passes))(*map(_pass, passes))
+    options.num_passes = len(passes)
+    return options
+
+
+def described(options: Any) -> tuple[int, list[int], int]:
+    """Return what ranks compare of a pipeline: the stages, their blocks, and a checksum of the passes."""
+    blocks = options.blocks[: options.stages] if options.blocks else []
+    passes = [(entry.kind, entry.sub_batch, entry.stage) for entry in options.passes[: options.num_passes]]
+    return options.stages, blocks, zlib.crc32(repr(passes).encode())
+
+
+def _pass(entry: object) -> Any:
+    if not isinstance(entry, tuple) or len(entry) != 3 or entry[0] not in KINDS:
+        raise InvalidArgumentError(f"schedule: found {entry!r}, expected a Pass, forward or backward")
+    kind, sub_batch, stage = entry
+    numbers = {"sub_batch": sub_batch, "stage": stage}
+    checked = {name: prototypes.integer(name, number, 32) for name, number in numbers.items()}
+    return structs.new("pass", kind=KINDS.index(kind), **checked)

@@ -1,0 +1,185 @@
+"""Pipelines on paper: what is refused, where the cuts are, and the bytes of each rank against formulas of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starpullm.checks.labels import foreign_values
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.data.models import MODELS
+from starpullm.errors import InvalidArgumentError
+from starpullm.files.model import ModelConfig
+from starpullm.predict.plan import Plan, make_plan
+from starpullm.runtime import Runtime
+from starpullm.schedules import Pass, Schedule, ahead
+from starpullm.trainer import Trainer
+
+from .children import run_function
+
+TINY, GPT2 = MODELS["tiny"], MODELS["gpt2"]
+
+
+def plan_of(config: ModelConfig = TINY, *, stages: int | Sequence[int] = 2, **options: Any) -> Plan:
+    ranks = stages if isinstance(stages, int) else len(stages)
+    given = {"batch_size": 4, "seq_len": 8, "sub_batches": 4, "ranks": ranks, "reduction": "ordered", **options}
+    return make_plan(config, stages=stages, **given)
+
+
+def changed(**changes: Any) -> Schedule:
+    """Return the schedule gpipe with entries that are replaced, moved to the end, or inserted."""
+
+    def schedule(stages: int, sub_batches: int) -> list[Pass]:
+        passes = ahead([sub_batches] * stages, sub_batches)
+        for kind, sub_batch, stage in changes.get("late", ()):
+            passes.remove(Pass(kind, sub_batch, stage))
+            passes.append(Pass(kind, sub_batch, stage))
+        for index, entry in changes.get("at", {}).items():
+            passes.insert(index, Pass(*entry))
+        return passes[: changes.get("length")]
+
+    return schedule
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"stages": 4}, "stages: found 4, expected 1 to 3: only the last, with the head, may have no block"),
+        (
+            {"stages": 0, "ranks": 1},
+            "stages: found 0, expected 1 to 3: only the last, with the head, may have no block",
+        ),
+        ({"stages": 2, "ranks": 4}, "stages: found 2 on 4 ranks, expected a rank for each"),
+        ({"stages": (1, 2)}, "stages: found 3 blocks in all, expected the model's 2"),
+        ({"stages": (0, 2)}, "stages: found 0 blocks in stage 0, expected at least 1"),
+        ({"stages": (3, -1)}, "stages: found -1 blocks in stage 1, expected at least 0"),
+        (
+            {"reduction": "tree"},
+            "stages: found 2 with the reduction tree, expected ordered: a stage adds up its gradients alone",
+        ),
+        ({"schedule": "other"}, 'schedule: found "other", expected one of gpipe, 1f1b'),
+        (
+            {"schedule": lambda stages, sub_batches: ["F0"]},
+            "schedule: found 'F0', expected a Pass, forward or backward",
+        ),
+        (
+            {"schedule": changed(at={1: ("forward", 0, 0)})},
+            "passes: number 1, forward of sub-batch 0 in stage 0: expected each pass once",
+        ),
+        (
+            {"schedule": changed(at={0: ("forward", 0, 1)})},
+            "passes: number 0, forward of sub-batch 0 in stage 1: expected the forward pass of the stage before first",
+        ),
+        (
+            {"schedule": changed(at={0: ("backward", 0, 1)})},
+            "passes: number 0, backward of sub-batch 0 in stage 1: expected its forward pass first",
+        ),
+        (
+            {"schedule": changed(at={8: ("backward", 0, 0)})},
+            "passes: number 8, backward of sub-batch 0 in stage 0: expected the backward pass of the stage behind "
+            "first",
+        ),
+        (
+            {"schedule": changed(late=[("backward", 0, 1)])},
+            "passes: number 8, backward of sub-batch 0 in stage 0: expected the backward pass of the stage behind "
+            "first",
+        ),
+        (
+            {"schedule": changed(at={8: ("backward", 1, 1)})},
+            "passes: number 8, backward of sub-batch 1 in stage 1: expected the sub-batch before it first: losses and "
+            "gradients are summed in this order",
+        ),
+        (
+            {"schedule": changed(at={0: ("forward", 4, 0)})},
+            "passes: number 0, forward of sub-batch 4 in stage 0: expected a stage and a sub-batch that there are",
+        ),
+        (
+            {"schedule": changed(at={0: ("backward", 0, 2)})},
+            "passes: number 0, backward of sub-batch 0 in stage 2: expected a stage and a sub-batch that there are",
+        ),
+        ({"schedule": changed(length=-1)}, "passes: found 15, expected 16: each once"),
+        (
+            {"schedule": changed(), "activation_sets": 3},
+            "passes: number 6, forward of sub-batch 3 in stage 0: expected a free activation set: the sub-batch that "
+            "has it needs its backward pass first",
+        ),
+        (
+            {"schedule": changed(), "stages": 1, "ranks": 2},
+            "passes: found a list on 2 ranks, expected one on as many as stages, 1",
+        ),
+    ],
+)
+def test_refused(options: dict[str, Any], sentence: str) -> None:
+    """By one sentence, before anything is submitted; a trainer has the same checks."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        plan_of(**options)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("stages", "blocks"),
+    [(2, [9, 3]), (3, [6, 6, 0]), (4, [4, 4, 4, 0]), ((12, 0), [12, 0]), ((1, 11), [1, 11])],
+)
+def test_cuts(stages: int | Sequence[int], blocks: list[int]) -> None:
+    """By cost, a block is 12·C² and the head Vp·C: 5.5 blocks."""
+    plan = plan_of(GPT2, stages=stages)
+    cut = [0] * len(blocks)
+    for handle, owner in zip(plan.trace.handles, plan.owners.tolist(), strict=True):
+        cut[owner] += handle.name.startswith("params/qkvw")
+    assert cut == blocks
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("stages", [(9, 3), (5, 5, 2), (4, 4, 4, 0)])
+@pytest.mark.parametrize("sets", [0, 2])
+def test_bytes_of_ranks(stages: tuple[int, ...], schedule: str, sets: int) -> None:
+    """By the formulas of docs/design.md: a stage has its own parameters, and its sub-batches' activations."""
+    last, N, C, T, Vp = len(stages) - 1, 8, GPT2.channels, 8, GPT2.padded_vocab_size
+    plan = plan_of(GPT2, stages=stages, schedule=schedule, activation_sets=sets, workers=1)
+    att = GPT2.num_heads * T * T
+    expected = []
+    for stage, blocks in enumerate(stages):
+        kept = min(sets or 4, last + 1 - stage) if schedule == "1f1b" else sets or 4
+        parameters = 4 * blocks * (12 * C * C + 13 * C)
+        shared = (2 * N * C + att + 18 * N * C + 2 * att) if blocks else 0
+        # A gradient at a boundary is the upper stage's, of which the first has none.
+        shared -= N * C if stage == 0 and blocks == 1 else 0
+        shared += N * C if not blocks else 0
+        activations = kept * (blocks * (16 * N * C + att + 4 * N) + shared)
+        if stage == 0:
+            parameters += 4 * (Vp * C + GPT2.max_seq_len * C)
+            activations += kept * N * C + 4 * N * C + 2 * 4 * N
+        if stage == last:
+            parameters += 2 * Vp * C + 4 * 2 * C
+            activations += kept * (2 * N * C + 2 * N + 3 * N * Vp + N) + N + 2 * 4 * N + 2
+        expected.append(4 * (parameters + activations))
+    assert plan.bytes_of_ranks().tolist() == expected
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_values_of_a_plan(schedule: str) -> None:
+    """Each task reads what the same sub-batch has written, and nobody has overwritten."""
+    plan = plan_of(GPT2, stages=3, schedule=schedule, activation_sets=3, recompute="block")
+    assert list(foreign_values(plan.trace)) == []
+
+
+def own_schedule(directory: str) -> list[float]:
+    """Return the losses of three steps with a list that is given, and without one."""
+    checkpoint, losses = Path(directory, "model.bin"), []
+    generate_checkpoint(checkpoint, TINY, 1)
+    with Runtime("2x1") as runtime:
+        schedules: tuple[str | Schedule, ...] = (lambda stages, count: ahead([2] * stages, count), "gpipe")
+        for schedule in schedules:
+            with Trainer(runtime, checkpoint, batch_size=4, seq_len=8, sub_batches=4, schedule=schedule) as trainer:
+                batches = [generate_tokens(1, step, 4, 8, TINY.vocab_size) for step in range(3)]
+                losses += [float(trainer.step(*batch)) for batch in batches]
+    return losses
+
+
+def test_a_list_on_one_rank(tmp_path: Path) -> None:
+    losses = run_function(own_schedule, tmp_path)
+    assert losses[:3] == losses[3:]
+    assert len(set(losses)) == 3

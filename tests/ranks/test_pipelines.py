@@ -1,0 +1,94 @@
+"""Stages on ranks: the bits of llm.c for every schedule and cut, states that any placement resumes, exact memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from starpullm.processes.job import Completed
+
+from . import training_programs as programs
+from .test_parity import run_cli
+from .test_training import model, run, token_file
+
+
+@pytest.mark.parametrize(
+    ("ranks", "record", "sub_batches", "options", "compared"),
+    [
+        (2, "tiny", 2, ("--stages", 2), "570 tensors over 3 steps"),
+        (2, "tiny", 2, ("--stages", "2,0", "--schedule", "1f1b"), "336 tensors over 3 steps"),
+        (2, "small", 4, ("--stages", "1,3", "--activation-sets", 1), "832 tensors over 4 steps"),
+        (3, "odd", 3, ("--stages", 3, "--schedule", "1f1b", "--recompute", "block"), "640 tensors over 4 steps"),
+        (
+            3,
+            "deep",
+            6,
+            ("--stages", "2,5,1", "--activation-sets", 2, "--weight-gradient-tiles", 3),
+            "2400 tensors over 6 steps",
+        ),
+        (
+            4,
+            "deep",
+            12,
+            ("--stages", "3,3,2,0", "--schedule", "1f1b", "--partition", "2x1"),
+            "2400 tensors over 6 steps",
+        ),
+        (4, "deep", 4, ("--stages", 4), "4020 tensors over 6 steps"),
+    ],
+)
+def test_parity(ranks: int, record: str, sub_batches: int, options: tuple[object, ...], compared: str) -> None:
+    """One batch for all ranks of a pipeline, of which rank 0 reads every tensor."""
+    done = run_cli(ranks, "parity", record, "--sub-batches", sub_batches, *options)
+    assert done.reports[0].stdout.splitlines()[-1] == f"parity: {compared}, 0 differ"
+
+
+def test_states_of_stages(tmp_path: Path) -> None:
+    """Two stages save; one rank, three stages, and two replicas go on, and all of them write the same model."""
+    tokens = ("--seq-len", 8, "--tokens", token_file(tmp_path, 6 * 4 * 8 + 1))
+    of_two = ("--stages", 2, "--sub-batches", 2, "--batch-size", 4)
+    start, states = ("--checkpoint", model(tmp_path)), tmp_path / "states"
+    models = {name: tmp_path / f"{name}.bin" for name in ("whole", "one", "two", "three", "replicas")}
+    run_cli(None, "train", *start, *tokens, "--batch-size", 4, "--steps", 6, "--save", models["whole"])
+    run_cli(2, "train", *start, *tokens, *of_two, "--steps", 3, "--save-every", 3, "--state-dir", states)
+    for name, ranks, options in (
+        ("one", None, ("--batch-size", 4)),
+        ("two", 2, (*of_two, "--schedule", "1f1b")),
+        ("three", 3, ("--batch-size", 4, "--sub-batches", 4, "--stages", "1,1,0", "--activation-sets", 2)),
+        ("replicas", 2, ("--batch-size", 2)),
+    ):
+        run_cli(ranks, "train", "--resume", states, *tokens, *options, "--steps", 6, "--save", models[name])
+    whole = models["whole"].read_bytes()
+    assert [name for name, path in models.items() if path.read_bytes() != whole] == []
+
+
+def test_memory_of_stages(tmp_path: Path) -> None:
+    """What the plan says of each rank, whose formulas test_schedules.py has, is enough, and a byte less is not."""
+    outcome = run(programs.memory_of_stages, model(tmp_path))
+    assert isinstance(outcome, Completed), outcome
+    found = outcome.reports[1].stdout.splitlines()
+    ranks = [re.match(r"(?:rank (\d): )?memory: found \d+ bytes of buffers on rank (\d), ", line) for line in found]
+    assert [match and match.groups() for match in ranks] == [("0", "0"), (None, "1")] * 3
+
+
+def test_ranks_with_different_batches(tmp_path: Path) -> None:
+    outcome = run(programs.different_batches, model(tmp_path))
+    assert isinstance(outcome, Completed), outcome
+    for report in outcome.reports.values():
+        *refused, tasks, probability, loss = report.stdout.splitlines()
+        sentence = "inputs, targets: found other tokens on other ranks of the pipeline, expected the same"
+        assert refused == [sentence] * 2
+        assert tasks == "0"
+        assert float(probability) == pytest.approx(1, abs=1e-6)
+        assert float(loss) > 0
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_schedule_of_the_users(tmp_path: Path, ranks: int) -> None:
+    """Losses of steps and of an evaluation between them are the same with every schedule."""
+    outcome = run(programs.own_schedule, model(tmp_path), ranks=ranks)
+    assert isinstance(outcome, Completed), outcome
+    losses = {line for report in outcome.reports.values() for line in report.stdout.splitlines()}
+    assert len(losses) == 1
+    assert len(set(losses.pop().split())) == 5
