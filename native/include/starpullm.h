@@ -1,4 +1,5 @@
-/* The C ABI of starpullm: GPT-2 training as one StarPU task graph, with llm.c's bits.
+/* The C ABI of starpullm: GPT-2 training as one StarPU task graph, with llm.c's bits. starpullm_checks.h has what
+ * watches and validates it.
  *
  * A function that can fail returns a status; STARPULLM_OK is 0. starpullm_last_error() describes the thread's last
  * failure. The library never prints and never exits. Structs that callers fill begin with their size.
@@ -70,56 +71,10 @@ STARPULLM_API enum starpullm_status starpullm_machine_info(struct starpullm_mach
 /* Name of StarPU's index-th scheduler, NULL past the last. */
 STARPULLM_API const char *starpullm_scheduler_name(size_t index);
 
-/* The libm that the kernels use. function is expf, tanhf, coshf or logf; of powf, in are the bases. */
-STARPULLM_API enum starpullm_status starpullm_libm(const char *function, float *out, const float *in, size_t count);
-STARPULLM_API enum starpullm_status starpullm_libm_powf(float *out, const float *base, const float *exponent,
-                                                        size_t count);
-
 /* Name of the index-th SIMD level of this machine and build, "ref" first and the best last; NULL past the last. */
 STARPULLM_API const char *starpullm_simd_level_name(size_t index);
 
-/* Name of the index-th function of libm that a SIMD level has a vector version of; NULL past the last. */
-STARPULLM_API const char *starpullm_vector_libm_name(size_t index);
-
-/* *used is 1 if the kernels use the vector version of a function, because it is known to give this libm's bits for all
- * 2^32 inputs, and 0 if they call libm's own. *fingerprint is a hash of sample results, which identifies the libm. */
-STARPULLM_API enum starpullm_status starpullm_vector_libm(int32_t *used, uint64_t *fingerprint, const char *function);
-
-/* Compares a level's vector version of a function with libm's for the inputs with bit patterns from begin to end - 1,
- * all NaNs being equal. Gives the number of inputs whose results differ, and the pattern of the first. */
-STARPULLM_API enum starpullm_status starpullm_prove_libm(uint64_t *differences, uint32_t *first_difference,
-                                                         const char *level, const char *function, uint64_t begin,
-                                                         uint64_t end);
-
-/* ---- The kernels alone, to validate a level ---- */
-
-/* Name of the index-th kernel, for example matmul_forward; NULL past the last. */
-STARPULLM_API const char *starpullm_kernel_name(size_t index);
-
-struct starpullm_kernel_info {
-    size_t size;
-    const char *parameters; /* in parentheses, as C declares them: outputs, inputs, sizes, and the team */
-    const void *function;   /* which takes these parameters, and returns nothing */
-};
-
-/* A kernel of a SIMD level, as a function on the caller's memory. docs/numerics.md has the formulas, kernels.def the
- * shapes. Of the parameters' types, enum sum_start is 0 if the output isn't read, and 1 if a sum continues. struct
- * adamw_options has the five floats of starpullm_session_options. struct team has two ints: a thread and how many there
- * are; the call computes this thread's part of the outputs, in the thread's own floating-point environment. */
-STARPULLM_API enum starpullm_status starpullm_kernel(const char *level, const char *name,
-                                                     struct starpullm_kernel_info *info);
-
-/* From now on the blocks of matmuls are those for caches of so many bytes; no bit depends on it. No kernel may run. */
-STARPULLM_API enum starpullm_status starpullm_fit_caches(size_t l1_cache, size_t l2_cache);
-
-/* Measures for so many seconds the most operations per second of the calling thread, in 10^9, in registers of the SIMD
- * level in use. fused 1: multiplication and addition in one instruction; *gflops is 0 if the level has none. */
-STARPULLM_API enum starpullm_status starpullm_peak_gflops(double *gflops, int32_t fused, double seconds);
-
-/* How the calling thread's floating-point environment differs from the one that strict results need (round to nearest,
- * no flush-to-zero, no denormals-are-zero), as a sentence; "" if it doesn't. Kernels always set their own. */
-STARPULLM_API const char *starpullm_float_environment(void);
-
+/* The sizes of a model. */
 struct starpullm_model_config {
     int32_t max_seq_len;       /* maxT */
     int32_t vocab_size;        /* V */
@@ -139,10 +94,11 @@ struct starpullm_runtime_options {
     int32_t workers;            /* W */
     int32_t threads_per_worker; /* T */
     const char *scheduler;      /* one of starpullm_scheduler_name() */
-    /* NULL: this process alone. Otherwise the Fortran handle of an MPI communicator (MPI_THREAD_MULTIPLE) whose ranks
-     * run one task graph together. All make the same calls on runtime and session in the same order, with the same
-     * options; only the partition may differ. If the creation of the runtime or of a session fails on some ranks, it
-     * fails on all. After another call that has failed on one rank alone, the others may wait for ever. */
+    /* NULL: this process alone. Otherwise the Fortran handle of an MPI communicator whose ranks run one task graph
+     * together. All ranks must make the same calls on runtime and session in the same order, with the same options;
+     * only the partition may differ. MPI must have been initialized with MPI_THREAD_MULTIPLE. If the creation of the
+     * runtime or of a session fails on some ranks, it fails on all of them, and the others name the first of these
+     * ranks. After another call that has failed on one rank alone, the others may wait for ever. */
     const int32_t *communicator;
     /* NULL: the library's own matmuls, with llm.c's bits. Otherwise the shared library of a CBLAS, as a path or a name
      * for the dynamic linker: its matmuls are used until the runtime is destroyed, and no result is strict. */
@@ -251,14 +207,16 @@ STARPULLM_API void starpullm_loss_destroy(starpullm_loss *loss);
 
 /* Submits forward, backward and update of one batch, and returns before they are done. Waits only while steps_in_flight
  * submissions are unfinished. Tokens are checked and copied first: if one is invalid, nothing has changed.
- * inputs and targets are (B,T). *learning_rate is that of this update, the same on all ranks; NULL: the session's. */
-STARPULLM_API enum starpullm_status starpullm_session_submit_step(starpullm_session *session, const int32_t *inputs,
-                                                                  const int32_t *targets, const float *learning_rate,
-                                                                  starpullm_loss **loss);
+ * *learning_rate is that of this update, the same on all ranks; NULL: that of the session's options. */
+STARPULLM_API enum starpullm_status starpullm_session_submit_step(starpullm_session *session,
+                                                                  const int32_t *inputs /* (B,T) */,
+                                                                  const int32_t *targets /* (B,T) */,
+                                                                  const float *learning_rate, starpullm_loss **loss);
 
 /* Submits forward and loss only. */
 STARPULLM_API enum starpullm_status starpullm_session_submit_evaluation(starpullm_session *session,
-                                                                        const int32_t *inputs, const int32_t *targets,
+                                                                        const int32_t *inputs /* (B,T) */,
+                                                                        const int32_t *targets /* (B,T) */,
                                                                         starpullm_loss **loss);
 
 /* Submits forward up to the probabilities of inputs (B,T). */
@@ -301,7 +259,8 @@ STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_sess
                                                                   int64_t count, float *values);
 
 /* Writes the parameters after the last submitted step, to a temporary file in the same folder that is then renamed. On
- * failure the file of before is unchanged, unless the sentence says otherwise. */
+ * failure, also of one of the session's tasks, the file of before is unchanged; only if the folder's fsync fails the
+ * new file is in place, and the sentence says so. */
 STARPULLM_API enum starpullm_status starpullm_session_save_checkpoint(starpullm_session *session, const char *path);
 
 /* ---- Training states: what a run resumes from (docs/formats.md) ---- */
@@ -341,159 +300,15 @@ struct starpullm_save_options {
 STARPULLM_API enum starpullm_status starpullm_session_claim_directory(starpullm_session *session, const char *directory,
                                                                       uint64_t run);
 
-/* Starts saving parameters, m and v as they are after the last submitted step; each rank writes what it owns. Meanwhile
- * the next steps run; only the update of a tensor waits until it is on the disk. Waits for the previous save, and
- * reports its failure. Complete states stay. Claims the directory; another run's state of this step is refused:
- * STARPULLM_INVALID_ARGUMENT. */
+/* Starts saving parameters, m and v as they are after the last submitted step. Meanwhile the forward and backward of
+ * the next steps run; only the update of a tensor waits until that tensor is on the disk. Waits for the previous save,
+ * and reports its failure. Over ranks each rank writes what it owns. Complete states that were there before stay,
+ * whatever happens. Claims the directory; another run's state of this step is refused: STARPULLM_INVALID_ARGUMENT. */
 STARPULLM_API enum starpullm_status starpullm_session_save_state(starpullm_session *session,
                                                                  const struct starpullm_save_options *options);
 
 /* Waits until the last save is on the disk. Returns its failure unless that has been reported. */
 STARPULLM_API enum starpullm_status starpullm_session_wait_saved(starpullm_session *session);
-
-/* ---- Trace ---- */
-
-enum starpullm_access_mode {
-    STARPULLM_READ = 1,
-    STARPULLM_WRITE = 2,
-    STARPULLM_READ_WRITE = 3,
-    STARPULLM_REDUX = 4 /* adds to the value; such accesses in a row commute */
-};
-
-struct starpullm_trace_task {
-    int64_t id;   /* in submission order, from 0 */
-    int64_t step; /* the submission (step, evaluation or forward) that it belongs to, from 0 */
-    int32_t operation;
-    int32_t sub_batch, layer; /* -1 where there is none */
-    int32_t rank, worker;     /* worker -1: hasn't started */
-    int32_t num_accesses;
-    int32_t priority;                    /* of the tasks that are ready, one of the highest runs first */
-    int64_t first_access;                /* index into the accesses */
-    int64_t submit_ns, start_ns, end_ns; /* monotonic clock */
-};
-
-struct starpullm_trace_access {
-    int32_t handle;
-    int32_t mode; /* enum starpullm_access_mode */
-};
-
-struct starpullm_handle_info {
-    size_t size;
-    char name[64]; /* params/qkvw[3]; activations/att[0]#1 (of sub-batch 1); grads/wte%4/rank1 (tile 4 on rank 1) */
-    int64_t bytes;
-    int32_t owner; /* the rank that keeps the value */
-};
-
-/* Name of the index-th operation, NULL past the last. */
-STARPULLM_API const char *starpullm_operation_name(int32_t index);
-
-/* Waits for everything that was submitted, then counts the recorded tasks and accesses. */
-STARPULLM_API enum starpullm_status starpullm_session_trace_size(starpullm_session *session, size_t *tasks,
-                                                                 size_t *accesses);
-/* Copies them; num_tasks and num_accesses must be the numbers just given. */
-STARPULLM_API enum starpullm_status starpullm_session_trace_read(starpullm_session *session,
-                                                                 struct starpullm_trace_task *tasks, size_t num_tasks,
-                                                                 struct starpullm_trace_access *accesses,
-                                                                 size_t num_accesses);
-/* Removes all recorded tasks and findings. */
-STARPULLM_API enum starpullm_status starpullm_session_trace_clear(starpullm_session *session);
-
-/* All ranks' handles: the same on every rank. */
-STARPULLM_API int32_t starpullm_session_handle_count(const starpullm_session *session);
-STARPULLM_API enum starpullm_status starpullm_session_handle_info(const starpullm_session *session, int32_t index,
-                                                                  struct starpullm_handle_info *info);
-
-/* This rank's share of the session. */
-struct starpullm_session_share {
-    size_t size;
-    int64_t handles;   /* that are registered with StarPU */
-    int64_t submitted; /* tasks so far that run here */
-    int64_t exchanged; /* messages of gradients so far, and others' tasks whose data it sent, received or discarded */
-};
-STARPULLM_API enum starpullm_status starpullm_session_share(const starpullm_session *session,
-                                                            struct starpullm_session_share *share);
-
-/* ---- The task graph on paper ---- */
-
-/* The tasks of training steps on any number of ranks, and their data, without a runtime, buffers or other ranks. */
-typedef struct starpullm_plan starpullm_plan;
-
-struct starpullm_plan_options {
-    size_t size;
-    struct starpullm_model_config config;
-    int64_t batch_size, seq_len; /* of one rank */
-    int64_t sub_batches;         /* of one rank; divides batch_size */
-    int64_t activation_sets;     /* as in starpullm_session_options */
-    int32_t ranks;
-    int32_t reduction; /* STARPULLM_REDUCTION_ORDERED or _TREE; StarPU adds tasks of its own to _REDUX */
-    int32_t weight_gradient_tiles, keep_activations; /* as in starpullm_session_options */
-    int32_t recompute, reuse_weight_gradients;       /* likewise */
-    int32_t workers;                                 /* of each rank */
-    int32_t steps;                                   /* at least 1 */
-    const struct starpullm_pipeline *pipeline;       /* as in starpullm_session_options */
-};
-STARPULLM_API enum starpullm_status starpullm_plan_create(const struct starpullm_plan_options *options,
-                                                          starpullm_plan **plan);
-STARPULLM_API void starpullm_plan_destroy(starpullm_plan *plan);
-
-STARPULLM_API enum starpullm_status starpullm_plan_size(const starpullm_plan *plan, size_t *tasks, size_t *accesses,
-                                                        size_t *handles);
-/* The numbers of tasks and accesses must be those just given. No task has a worker or times. */
-STARPULLM_API enum starpullm_status starpullm_plan_read(const starpullm_plan *plan, struct starpullm_trace_task *tasks,
-                                                        size_t num_tasks, struct starpullm_trace_access *accesses,
-                                                        size_t num_accesses);
-STARPULLM_API enum starpullm_status starpullm_plan_handle_info(const starpullm_plan *plan, int32_t index,
-                                                               struct starpullm_handle_info *info);
-
-/* ---- StarPU's task graph ---- */
-
-/* Waits for everything that was submitted. Tasks that are submitted from now on, at most steps_in_flight submissions,
- * don't run before starpullm_session_release(), _wait() or _destroy(). Until then, other functions that would wait for
- * tasks return STARPULLM_INVALID_STATE. On one rank, with trace, without STARPULLM_AUDIT and STARPULLM_POISON. */
-STARPULLM_API enum starpullm_status starpullm_session_hold(starpullm_session *session);
-
-/* Asks StarPU which of the held tasks depend on which, and lets them run. Gives the number of such pairs. */
-STARPULLM_API enum starpullm_status starpullm_session_release(starpullm_session *session, size_t *num_edges);
-
-/* The pairs that the last release found: numbers in the trace; those below 0 are StarPU's own tasks. */
-STARPULLM_API enum starpullm_status
-starpullm_session_runtime_edges(starpullm_session *session, int64_t *edges /* (num_edges, 2) */, size_t num_edges);
-
-/* ---- Findings of the instruments ---- */
-
-enum starpullm_finding_kind {
-    STARPULLM_UNDECLARED_READ = 1, /* the first access to count pages was a read that isn't declared */
-    STARPULLM_UNDECLARED_WRITE = 2,
-    STARPULLM_READ_NEVER_HAPPENED = 3, /* declared, but no page was read before it was written */
-    STARPULLM_WRITE_NEVER_HAPPENED = 4,
-    STARPULLM_NOT_WRITTEN = 5,  /* count elements that the task declared to write, and didn't */
-    STARPULLM_POISON_SPREAD = 6 /* count elements that the task computed from elements that nothing had written */
-};
-
-struct starpullm_finding {
-    int64_t task; /* its number in the trace; -1: the access wasn't a task's */
-    int32_t handle;
-    int32_t kind;   /* enum starpullm_finding_kind */
-    int64_t offset; /* of the first, in bytes in the buffer; may be beyond its end, in the last page */
-    int64_t count;
-};
-
-/* Waits, then counts the findings since the last starpullm_session_trace_clear(). */
-STARPULLM_API enum starpullm_status starpullm_session_findings_size(starpullm_session *session, size_t *count);
-/* What the instruments have looked at since the last starpullm_session_trace_clear(). */
-struct starpullm_instrument_counts {
-    size_t size;
-    int64_t pages;            /* audit: the tasks' first reads of a page, and first writes */
-    int64_t poisoned;         /* elements of what a task declares to write that held the NaN before it */
-    int64_t poisoned_between; /* the same of buffers between submissions */
-    int64_t searched;         /* elements that were searched for the NaN after a task */
-};
-STARPULLM_API enum starpullm_status starpullm_session_instrument_counts(starpullm_session *session,
-                                                                        struct starpullm_instrument_counts *counts);
-
-/* Copies them; count must be the number just given. */
-STARPULLM_API enum starpullm_status starpullm_session_findings_read(starpullm_session *session,
-                                                                    struct starpullm_finding *findings, size_t count);
 
 #ifdef __cplusplus
 }

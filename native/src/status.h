@@ -1,7 +1,7 @@
 /* Status codes of the C ABI and the one sentence that goes with a failure, kept per thread. */
 #pragma once
 
-#include "starpullm.h"
+#include "starpullm_checks.h"
 
 typedef enum starpullm_status status;
 

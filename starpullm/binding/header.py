@@ -1,4 +1,4 @@
-"""The declarations in starpullm.h, from which ctypes' structs and prototypes are made; nothing repeats them."""
+"""The declarations in the C headers, from which ctypes' structs and prototypes are made; nothing repeats them."""
 
 from __future__ import annotations
 
@@ -70,8 +70,9 @@ def source(name: str = "starpullm.h", folder: str = "include") -> str:
 
 @cache
 def _text() -> str:
-    """Return the header without comments and preprocessor lines, and without blanks before punctuation or after *."""
-    return _words(re.sub(r"/\*.*?\*/|^#.*?$", " ", source(), flags=re.DOTALL | re.MULTILINE))
+    """Return the headers without comments and preprocessor lines, and without blanks before punctuation or after *."""
+    text = source() + source("starpullm_checks.h")
+    return _words(re.sub(r"/\*.*?\*/|^#.*?$", " ", text, flags=re.DOTALL | re.MULTILINE))
 
 
 def _words(text: str) -> str:

@@ -43,7 +43,7 @@ def test_site(tmp_path: Path) -> None:
     reference = (html / "reference.html").read_text("utf-8")
     anchors = set(re.findall(r'id="([^"]+)"', reference))
 
-    header = (ROOT / "native" / "include" / "starpullm.h").read_text("utf-8")
+    header = "".join(path.read_text("utf-8") for path in (ROOT / "native" / "include").glob("*.h"))
     functions = set(re.findall(r"STARPULLM_API [^;]*?(starpullm_\w+)\(", header))
     assert len(functions) > 20
     assert {f"c.{name}" for name in functions} <= anchors
