@@ -273,7 +273,7 @@ def test_a_batch_that_no_memory_holds(tiny_checkpoint: Path) -> None:
     assert good["raised"] is None
 
 
-def open_with_limits(checkpoint: str) -> list[tuple[int, list[Reply]]]:
+def open_with_limits(checkpoint: str) -> list[tuple[int, str, list[Reply]]]:
     """What a trainer says to the least limit, a byte less, and -1, for each row of `doctor --config`."""
     replies = []
     with Runtime() as runtime:
@@ -281,18 +281,30 @@ def open_with_limits(checkpoint: str) -> list[tuple[int, list[Reply]]]:
             options: dict[str, Any] = {"batch_size": 4, **need.options}
             limits = (need.together, need.together - 1, -1)
             calls = [partial(open_and_close, runtime, checkpoint, **options, memory_limit=limit) for limit in limits]
-            replies.append((need.together, [attempt(call) for call in calls]))
+            replies.append((need.together, str(need), [attempt(call) for call in calls]))
     return replies
+
+
+LESS = {
+    "no option": "recompute, more sub_batches, reused weight_gradients, ",
+    "--recompute attention": "recompute, more sub_batches, reused weight_gradients, ",
+    "--recompute block": "more sub_batches, reused weight_gradients, ",
+    "--weight-gradients reused": "recompute, ",
+    "--recompute block --weight-gradients reused": "",
+    "--sub-batches 4 --activation-sets 1": "recompute, ",
+    "--sub-batches 4 --activation-sets 1 --recompute block": "",
+}
+"""What the refusal names: each option that takes less and isn't chosen yet."""
 
 
 def test_a_run_that_the_memory_cannot_hold(tiny_checkpoint: Path) -> None:
     """It is refused before anything is allocated; the least limit is what `doctor --config` says, to the byte."""
     replies = run_function(open_with_limits, tiny_checkpoint)
-    assert len(replies) == 7
-    for needed, (good, refused, negative) in replies:
+    assert [options for _, options, _ in replies] == list(LESS)
+    for needed, options, (good, refused, negative) in replies:
         assert good["raised"] is None
-        sentence = f"found {needed} bytes of buffers on rank 0, expected at most {needed - 1}: "
-        assert_refused(refused, OutOfMemoryError, sentence)
+        sentence = f"found {needed} bytes of buffers on rank 0, expected at most {needed - 1}: {LESS[options]}"
+        assert_refused(refused, OutOfMemoryError, f"{sentence}fewer or shorter sequences take less")
         assert_refused(negative, InvalidArgumentError, "memory_limit: found -1")
 
 

@@ -72,15 +72,20 @@ static status create_rows(struct handles *handles, struct total *total)
     return STARPULLM_OK;
 }
 
+/* Names what takes less and isn't chosen yet. */
 static status check_memory(const struct handles *handles, double bytes)
 {
+    const struct workload *work = handles->table.options.work;
     const double limit = (double)handles->table.options.memory_limit;
     if (limit == 0 || bytes <= limit)
         return STARPULLM_OK;
     return fail(STARPULLM_OUT_OF_MEMORY,
-                "memory: found %.0f bytes of buffers on rank %d, expected at most %.0f: recompute, fewer "
-                "activation_sets, more sub_batches, reused weight_gradients, or fewer or shorter sequences take less",
-                bytes, handles->table.options.work->placement.rank, limit);
+                "memory: found %.0f bytes of buffers on rank %d, expected at most %.0f: %s%s%s%sfewer or shorter "
+                "sequences take less",
+                bytes, work->placement.rank, limit, work->recompute == STARPULLM_RECOMPUTE_BLOCK ? "" : "recompute, ",
+                work->activation_sets[0] > 1 ? "fewer activation_sets, " : "",
+                work->B > 1 && !work->reuse_weight_gradients ? "more sub_batches, " : "",
+                work->placement.sub_batches == 1 && !work->reuse_weight_gradients ? "reused weight_gradients, " : "");
 }
 
 static int compare_ids(const void *id, const void *data)
