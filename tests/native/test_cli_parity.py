@@ -95,6 +95,8 @@ def test_parity_json() -> None:
         "activation_sets": 0,
         "recompute": "none",
         "weight_gradients": "kept",
+        "stages": 1,
+        "schedule": "gpipe",
         "matmul": "strict",
         "steps": 3,
         "first": "",

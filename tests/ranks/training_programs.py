@@ -176,10 +176,8 @@ def different_batches(comm: Comm, checkpoint: str) -> None:
         inputs, targets = generate_tokens(1, 0, B, T, 61)
         other = (inputs + (comm.Get_rank() == FAILING_RANK)) % 61
         for batch in ((inputs, other), (other, targets)):
-            try:
-                trainer.submit(*batch)
-            except StarpullmError as error:
-                print(error)
+            _print_error(partial(trainer.submit, *batch))
+        _print_error(partial(trainer.save_checkpoint, f"{checkpoint}/in a file"))  # of rank 0, which writes
         print(len(trainer.trace()))
         print(trainer.probabilities(inputs, 1, 2).sum(dtype=np.float64))
         print(trainer.step(inputs, targets))

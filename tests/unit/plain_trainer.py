@@ -135,7 +135,7 @@ class PlainTrainer:
         self.settings = Settings(learning_rate, betas, eps, weight_decay)
         self.model = Model(content.config, content.parameters, batch_size, seq_len, self.settings)
         self.loss = np.float32(0)
-        self.closed, self.pipelines = False, 1
+        self.closed, self.pipelines = False, runtime.ranks
         self._fault, self._first_traced = fault, 0
 
     def step(self, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> np.float32:
