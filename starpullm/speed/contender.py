@@ -11,7 +11,7 @@ from typing import Any
 
 from starpullm.errors import InvalidArgumentError, StarpullmError
 from starpullm.processes.children import START_SECONDS, Child, Lost, Raised, Reply, Service
-from starpullm.processes.job import ExitedWith
+from starpullm.processes.endings import ExitedWith
 from starpullm.speed import worker
 from starpullm.speed.workload import Workload
 
@@ -63,10 +63,7 @@ class Contender:
         stack: ExitStack,
         start_limit: float = START_SECONDS,
     ) -> None:
-        """Start the processes, which the stack ends; limits are in seconds, for each answer and for the start.
-
-        Errors are those of `ask`.
-        """
+        """Start the processes, which the stack ends; limits are in seconds, for each answer and for the start."""
         own = replace(workload, **self._changes)
         self._time_limit = time_limit
         self._child = stack.enter_context(
@@ -82,19 +79,11 @@ class Contender:
         self._value(self._child.start(start_limit))
 
     def ask(self, request: str) -> Any:
-        """Return the answer to a request.
-
-        Raises
-        ------
-        InvalidArgumentError, FormatError, MissingDependencyError
-            If the workload isn't possible.
-        RuntimeFailureError
-            If the processes fail for another reason, or don't answer in time.
-        """
+        """Return the answer to a request; that a workload isn't possible is told by one of ``worker.REFUSALS``."""
         return self._value(self._child.ask(request, self._time_limit))
 
     def take_turn(self) -> None:
-        """Run a turn, while the other contenders are stopped; errors are those of `ask`."""
+        """Run a turn, while the other contenders are stopped."""
         self.seconds.append(self.ask("turn"))
 
     @property

@@ -81,10 +81,7 @@ class Throughput:
 
 
 def bench(workload: Workload, checkpoint: Path, time_limit: float) -> Throughput:
-    """Measure a workload in a child process, or under mpirun if it has several ranks, within so many seconds.
-
-    Errors are those of ``Contender.ask``.
-    """
+    """Measure a workload in a child process, or under mpirun if it has several ranks, within so many seconds."""
     contender = Contender(workload.model)
     with ExitStack() as stack:
         contender.start(workload, checkpoint, time_limit, stack, time_limit)

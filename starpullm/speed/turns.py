@@ -14,9 +14,8 @@ from pathlib import Path
 
 from starpullm.checks.result import Result
 from starpullm.processes.lock import machine_lock
-from starpullm.speed.bits import check_build_bits, has_fixed_bits
+from starpullm.speed.builds import GraphCost, check_build_bits, check_cost, has_fixed_bits
 from starpullm.speed.contender import Contender
-from starpullm.speed.cost import GraphCost, check_cost
 from starpullm.speed.gate import Speed, compare_builds
 from starpullm.speed.worker import STEP
 from starpullm.speed.workload import Workload
@@ -101,13 +100,6 @@ def taking_turns(
 
     Each runs a first turn, which isn't measured. The workload's iterations and warm-up steps are set to those of a
     turn, which may take `time_limit` seconds.
-
-    Raises
-    ------
-    FileError
-        If the machine can't be locked.
-    InvalidArgumentError, FormatError, MissingDependencyError, RuntimeFailureError
-        If a contender doesn't start, with everything that is known of the reason.
     """
     turns = Turns(replace(workload, warm_up=WARM_UP_STEPS, iterations=STEPS), contenders)
     with ExitStack() as stack:
