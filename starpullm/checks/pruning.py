@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from starpullm.checks.cases import Case, find_record
 from starpullm.checks.check import Check, Needs, check
-from starpullm.checks.observer import Observer, SessionShare
+from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place
 from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
@@ -146,7 +146,7 @@ class SharesOfRanks(Check):
         rank, ranks = place.runtime.rank, range(place.runtime.ranks)
         statements = Statements()
         with traced_trainer(place, case, steps_in_flight=_SLOTS) as trainer:
-            shares: list[SessionShare] = []
+            shares = []
             for number in range(2):
                 trainer.submit(*own_batch(trainer, case.seed, number))
                 shares.append(Observer(trainer).share())

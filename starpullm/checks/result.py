@@ -60,23 +60,19 @@ class Result:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a verdict on nothing: a fault that was found stands, but nothing else does.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If nothing was compared, and that isn't the outcome.
-        """
+        """Refuse a verdict on nothing, by an `InvalidArgumentError`; only a fault that was found stands."""
         if self.compared == 0 and self.outcome in (Outcome.PASSED, Outcome.INCONCLUSIVE):
             raise InvalidArgumentError(f"{self.check}: nothing was compared: {self.sentence}")
 
-    def lines(self) -> list[str]:
-        """Return the text: check, place, outcome and sentence, then the details."""
+    def lines(self, most: int | None = None) -> list[str]:
+        """Return the text: check, place, outcome and sentence, then the details; of more than ``most`` lines the first.
+
+        Then another one says how many are missing.
+        """
         place = "".join(f" {word} {of}" for word, of in (("of", self.where), ("on", self.ranks)) if of)
-        return [
-            f"{self.check}{place}: {self.outcome.value}: {self.sentence}",
-            *(f"  {line}" for line in self.details()),
-        ]
+        lines = [f"{self.check}{place}: {self.outcome.value}: {self.sentence}", *(f"  {of}" for of in self.details())]
+        more = 0 if most is None else len(lines) - most
+        return [*lines[:most], f"  … and {more} more lines"] if more > 0 else lines
 
     def details(self) -> Iterator[str]:
         """Yield the rows of the finding that is in the sentence, then the other findings with theirs."""

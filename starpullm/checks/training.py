@@ -47,12 +47,7 @@ def checkpoint_in(directory: Path, record: GoldenRecord) -> Path:
 def make_inputs(record: GoldenRecord, directory: Path) -> Path:
     """Generate the record's checkpoint in a directory, verify the hashes of checkpoint and tokens, and return its path.
 
-    Raises
-    ------
-    FormatError
-        If the hash of the generated checkpoint or tokens isn't the record's, so that nothing can be compared.
-    FileError
-        If the checkpoint can't be written.
+    Another hash than the record's is a `FormatError`: nothing could be compared.
     """
     tokens = generated_tokens_sha256(
         record.seed, record.num_steps, record.batch_size, record.seq_len, record.model.vocab_size
@@ -72,10 +67,7 @@ def make_inputs(record: GoldenRecord, directory: Path) -> Path:
 def own_sequences(runtime: Runtime, batch_size: int, whose: str) -> slice:
     """Return which sequences of all ranks' batch are this rank's; messages speak of ``whose`` batch.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If the ranks don't divide the batch.
+    An `InvalidArgumentError` is raised if the ranks don't divide it.
     """
     if batch_size % runtime.ranks:
         raise InvalidArgumentError(f"{whose} batch of {batch_size} can't be spread over {runtime.ranks} ranks")
@@ -87,10 +79,7 @@ def own_sequences(runtime: Runtime, batch_size: int, whose: str) -> slice:
 def new_trainer(place: Place, record: GoldenRecord, **options: Any) -> Iterator[Trainer]:
     """Provide a trainer with the record's model and settings, before its first step; options as ``record_trainer``.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If the ranks, or a rank's sub-batches, don't divide the record's batch.
+    An `InvalidArgumentError` is raised if the ranks, or a rank's sub-batches, don't divide the record's batch.
     """
     runtime = place.runtime
     own_sequences(runtime, record.batch_size, f"{record.name}: its")

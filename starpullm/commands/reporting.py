@@ -56,22 +56,12 @@ class CommandReport:
 
 @contextmanager
 def command_report(path: Path | None, command: str, comm: Comm | None = None) -> Iterator[CommandReport]:
-    """Provide the report of a command; if the command raises an error, the report says so.
-
-    Raises
-    ------
-    MissingDependencyError
-        If a package that makes the page isn't installed.
-    FileError
-        If the folder can't be created or a file not be written; at the end, after the command has shown its results.
-    PageError
-        At the end, if the page can't be made of the results.
-    """
+    """Provide the report of a command; if the command raises an error, the report says so."""
     document = new_document(command, sys.argv[2:], ranks=comm.Get_size() if comm else 1)
     folder = None
     if path is not None and not (comm and comm.Get_rank()):
         folder = ReportFolder(path)
-        document["environment"] = inspect_machine().as_json()
+        document["environment"] = inspect_machine()
         folder.write(document)
     report = CommandReport(folder, document)
     try:

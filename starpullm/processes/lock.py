@@ -28,15 +28,8 @@ _file = -1
 def machine_lock(say: Callable[[str], object] | None = None, limit: float | None = None) -> Iterator[None]:
     """Wait until no other process of this user holds the lock, and hold it; may be nested.
 
-    If another process holds it, `say` is called with a sentence that names that process. The kernel releases the lock
-    when the process ends, also after a crash.
-
-    Raises
-    ------
-    FileError
-        If the lock file can't be opened.
-    StateError
-        If another process still holds the lock after `limit` seconds.
+    If another process holds it, `say` is called with a sentence that names that process; after `limit` seconds, a
+    `StateError` is raised. The kernel releases the lock when the process ends, also after a crash.
     """
     global _depth, _file  # noqa: PLW0603 - the lock belongs to the whole process
     with _own:

@@ -266,10 +266,8 @@ class Checker:
         texts = []
         for report in sorted(results, key=lambda report: report.outcome is not Outcome.FAILED):
             self._entry.results.append(report.as_json())
-            lines = report.lines()
-            more = len(lines) - MAX_LINES
             if report.outcome is not Outcome.PASSED:
-                texts += [*lines[:MAX_LINES], *([f"  … and {more} more lines"] if more > 0 else [])]
+                texts += report.lines(MAX_LINES)
         if any(report.outcome is Outcome.FAILED for report in results):
             pytest.fail("\n".join(texts), pytrace=False)
         is_parity = self._entry.family == "parity" and not self._validation.skip_unknown_libm

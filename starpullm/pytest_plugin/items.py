@@ -109,7 +109,9 @@ def begin_attempt(item: pytest.Item) -> Entry:
     """Forget what an earlier attempt at a test has found."""
     known = item.stash.get(_ENTRY, None)
     reruns = 0 if known is None else known.reruns + 1
-    entry = item.stash[_ENTRY] = Entry(family_of(item), _configuration_of(item), reruns=reruns)
+    place = item.callspec.params.get("starpullm_configuration", "-") if hasattr(item, "callspec") else "-"
+    configuration = "unknown" if isinstance(place, Exception) else str(place)
+    entry = item.stash[_ENTRY] = Entry(family_of(item), configuration, reruns=reruns)
     return entry
 
 
@@ -121,10 +123,3 @@ def entry_of(item: pytest.Item) -> Entry:
 def family_of(item: pytest.Item) -> str:
     """Return the first of the plugin's markers that a test has, or ``"other"``."""
     return next((name for name in FAMILIES if item.get_closest_marker(f"starpullm_{name}")), "other")
-
-
-def _configuration_of(item: pytest.Item) -> str:
-    """Return the runtime configuration that a test is parametrised with, or ``"-"``."""
-    callspec = getattr(item, "callspec", None)
-    place = callspec.params.get("starpullm_configuration", "-") if callspec else "-"
-    return "unknown" if isinstance(place, Exception) else str(place)

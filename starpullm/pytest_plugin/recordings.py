@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 def recordings(validation: Validation) -> Iterator[dict[str, Any]]:
-    """Yield a recording for each of the first configurations.
-
-    Raises
-    ------
-    RuntimeFailureError
-        If one can't be made; the others aren't tried then.
-    """
+    """Yield a recording for each of the first configurations."""
     from starpullm.checks.recorded_run import MAX_RECORDED, write_recording
 
     case = _case(validation)

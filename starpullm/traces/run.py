@@ -59,13 +59,7 @@ class TracedRun:
         return int(self.trace.tasks["submit_ns"].min(initial=np.iinfo(np.int64).max)) if len(self.trace) else 0
 
     def steps(self, first: int, last: int) -> TracedRun:
-        """Return the part with these submissions (steps and evaluations, numbered from 0), `last` included.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If there are no tasks of them.
-        """
+        """Return the part with these submissions (steps and evaluations, numbered from 0), `last` included."""
         tasks = self.trace.tasks
         chosen = np.flatnonzero((tasks["step"] >= first) & (tasks["step"] <= last))
         if not len(chosen):
@@ -91,10 +85,7 @@ class Recording:
         self._began = read_clock(trainer.runtime.comm)
 
     def finish(self) -> TracedRun | None:
-        """Wait for all submitted tasks, and return the trace of all ranks on rank 0, None on the others.
-
-        Errors as ``Trainer.trace``.
-        """
+        """Wait for all submitted tasks, and return the trace of all ranks on rank 0, None on the others."""
         trainer, comm = self._trainer, self._trainer.runtime.comm
         own = trainer.trace()
         ended = read_clock(comm)
@@ -108,13 +99,7 @@ class Recording:
 
 
 def save_run(path: StrPath, run: TracedRun) -> None:
-    """Write a run's trace to a file (docs/formats.md).
-
-    Raises
-    ------
-    FileError
-        If the file can't be written.
-    """
+    """Write a run's trace to a file (docs/formats.md)."""
     trace = run.trace
     tasks, accesses = np.empty(len(trace), TASK), np.empty(len(trace.accesses), ACCESS)
     for table, stored in ((trace.tasks, tasks), (trace.accesses, accesses)):

@@ -19,7 +19,8 @@ from starpullm.files.header import HEADER_BYTES
 from starpullm.files.model import num_parameters
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
-from starpullm.processes.job import Completed, Crashed, ExitedWith, Job, JobEnding, TimedOut, run_job
+from starpullm.processes.endings import Completed, Crashed, ExitedWith, Job, JobEnding, TimedOut
+from starpullm.processes.job import run_job
 
 from ..native.readers.training_state import read_training_state
 from . import training_programs as programs

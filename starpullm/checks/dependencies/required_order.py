@@ -101,10 +101,5 @@ def required_edges(tasks: NDArray[np.void], accesses: NDArray[np.void]) -> TaskG
     ----------
     tasks, accesses
         Those of a ``Trace``, in the order of submission.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If an access mode isn't one of ``AccessMode``.
     """
     return graph_of(task_flow(tasks, accesses))
