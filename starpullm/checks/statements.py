@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.checks.bits import compare_bits
 from starpullm.checks.result import Finding
 
 
@@ -16,4 +20,15 @@ class Statements:
         """State that two values are equal and of one type."""
         self.compared += 1
         if type(expected) is not type(found) or expected != found:
-            self.wrong.append(Finding(f"{what}: expected {expected!r}, found {found!r}"))
+            self.add(what, repr(expected), repr(found))
+
+    def same_bits(self, what: str, expected: NDArray[np.float32], found: NDArray[np.float32]) -> None:
+        """State that two tensors have the same bits."""
+        self.compared += 1
+        difference = compare_bits(expected, found)
+        if difference is not None:
+            self.add(what, "equal bits", "; ".join(f"{name}: {row}" for name, row in difference.rows().items()))
+
+    def add(self, what: str, expected: str, found: str) -> None:
+        """Say what doesn't hold."""
+        self.wrong.append(Finding(f"{what}: expected {expected}, found {found}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,34 @@ from starpullm.checks.names import path_text
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import trace_steps, traced_trainer
-from starpullm.trace import Trace
+from starpullm.trace import TaskRecord, Trace
+
+
+class Violation(NamedTuple):
+    """A task that started before the end of a task that it has to wait for.
+
+    ``path`` is the shortest reason: one dependency, or several if tasks of other ranks are between the two.
+    """
+
+    path: Sequence[Edge]
+    overlap_ns: int
+    text: str
+
+
+class Observation(NamedTuple):
+    """What the times of tasks show.
+
+    ``compared`` counts the required edges between two tasks of one rank, which have one clock. In ``num_free`` pairs of
+    a rank's tasks the one that was submitted later started before the other had ended: a run without such pairs would
+    have kept any order. Up to ``max_parallel`` tasks ran at the same time. ``backwards`` are the tasks that started
+    before their submission, or ended before their start.
+    """
+
+    compared: int
+    num_free: int
+    max_parallel: int
+    backwards: Sequence[TaskRecord]
+    violations: Sequence[Violation]
 
 
 @check
@@ -44,46 +72,54 @@ class ObservedOrder(Check):
     def judge(self, trace: Trace, labels: Sequence[str] = ()) -> Result:
         """Return the verdict on a trace, some of whose labels may be wrong.
 
-        What is compared are the required edges between two tasks of one rank, which have one clock: a task may start
-        when those that it waits for have ended. If each task started after the end of all earlier ones, which keeps any
-        order, nothing was compared, and an `InvalidArgumentError` is raised.
+        If each task started after the end of all earlier ones, which keeps any order, nothing was compared, and an
+        `InvalidArgumentError` is raised.
         """
-        tasks = trace.tasks
-        required = required_edges(tasks, trace.accesses)
-        ran, start, end = tasks["worker"] >= 0, tasks["start_ns"], tasks["end_ns"]
-        own = tasks["rank"][required.before] == tasks["rank"][required.after]
-        same_rank = ran[required.before] & ran[required.after] & own
-        late = same_rank & (end[required.before] > start[required.after])
-        paths = [[required.edge(edge)] for edge in np.flatnonzero(late).tolist()]
-        num_free = 0  # pairs of a rank's tasks of which the later one started before the other had ended
-        for rank in np.unique(tasks["rank"][ran]).tolist():
-            here = ran & (tasks["rank"] == rank)
-            ends = end[here]
-            paths += _violations_over_other_ranks(required, here, start, end)
-            num_free += sum(int(np.sum(ends[:number] > begin)) for number, begin in enumerate(start[here]))
+        found = observe(trace)
         # What a recorder that is wrong says of other tasks proves nothing either.
-        backwards = np.flatnonzero(ran & ((start < tasks["submit_ns"]) | (end < start))).tolist()
-        wrong = [f"{trace[of]}: found a start before its submission, or an end before its start" for of in backwards]
+        wrong = [f"{task}: found a start before its submission, or an end before its start" for task in found.backwards]
         wrong += [f"label of {label}" for label in labels]
-        findings = wrong or [*_late_texts(trace, paths), *foreign_values(trace)]
-        max_parallel = _max_parallel(start[ran], end[ran])
+        findings = wrong or [*(violation.text for violation in found.violations), *foreign_values(trace)]
         return self.result(
-            compared=int(same_rank.sum()) if num_free or findings else 0,
+            compared=found.compared if found.num_free or findings else 0,
             findings=[Finding(sentence) for sentence in findings],
-            note=f"up to {max_parallel} tasks at a time, {num_free} pairs not as submitted",
-            num_free=num_free,
-            max_parallel=max_parallel,
+            note=f"up to {found.max_parallel} tasks at a time, {found.num_free} pairs not as submitted",
+            num_free=found.num_free,
+            max_parallel=found.max_parallel,
         )
 
 
-def _late_texts(trace: Trace, paths: Sequence[Sequence[Edge]]) -> Iterator[str]:
-    """Yield a sentence for each pair of tasks at the ends of these paths, of which the last started too early."""
+def observe(trace: Trace) -> Observation:
+    """Compare the times of tasks with the required order: a task may start when those that it waits for have ended."""
+    tasks = trace.tasks
+    required = required_edges(tasks, trace.accesses)
+    ran, start, end = tasks["worker"] >= 0, tasks["start_ns"], tasks["end_ns"]
+    own = tasks["rank"][required.before] == tasks["rank"][required.after]
+    same_rank = ran[required.before] & ran[required.after] & own
+    late = same_rank & (end[required.before] > start[required.after])
+    paths = [[required.edge(edge)] for edge in np.flatnonzero(late).tolist()]
+    num_free = 0
+    for rank in np.unique(tasks["rank"][ran]).tolist():
+        here = ran & (tasks["rank"] == rank)
+        ends = end[here]
+        paths += _violations_over_other_ranks(required, here, start, end)
+        num_free += sum(int(np.sum(ends[:number] > begin)) for number, begin in enumerate(start[here]))
     by_pair: dict[tuple[int, int], Sequence[Edge]] = {}
     for path in paths:
         by_pair.setdefault((path[0].before, path[-1].after), path)
+    violations = []
     for (first, last), path in by_pair.items():
-        overlap = int(trace.tasks["end_ns"][first] - trace.tasks["start_ns"][last])
-        yield f"{path_text(trace, path)}: the last started {overlap} ns before the end of the first"
+        overlap = int(end[first] - start[last])
+        text = f"{path_text(trace, path)}: the last started {overlap} ns before the end of the first"
+        violations.append(Violation(path, overlap, text))
+    backwards = np.flatnonzero(ran & ((start < tasks["submit_ns"]) | (end < start)))
+    return Observation(
+        compared=int(same_rank.sum()),
+        num_free=num_free,
+        max_parallel=_max_parallel(start[ran], end[ran]),
+        backwards=[trace[task] for task in backwards.tolist()],
+        violations=violations,
+    )
 
 
 def _violations_over_other_ranks(

@@ -6,14 +6,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from starpullm.binding.resource import Resource
 from starpullm.checks import statements
-from starpullm.checks.bits import compare_bits
 from starpullm.checks.check import Check
-from starpullm.checks.result import Finding, Result
+from starpullm.checks.result import Result
 from starpullm.errors import FileError, StarpullmError
 
 ACCEPTED = "accepted"
@@ -49,17 +45,6 @@ class Statements(statements.Statements):
         self.compared += 1
         if re.fullmatch(re.escape(expected).replace(r"\*", r"\S+"), found) is None:
             self.add(what, expected, found)
-
-    def same_bits(self, what: str, expected: NDArray[np.float32], found: NDArray[np.float32]) -> None:
-        """State that two tensors have the same bits."""
-        self.compared += 1
-        difference = compare_bits(expected, found)
-        if difference is not None:
-            self.add(what, "equal bits", "; ".join(f"{name}: {row}" for name, row in difference.rows().items()))
-
-    def add(self, what: str, expected: str, found: str) -> None:
-        """Say what doesn't hold."""
-        self.wrong.append(Finding(f"{what}: expected {expected}, found {found}"))
 
     def allowed(self, what: str, call: Callable[[], object]) -> None:
         """State that a call raises nothing; what it opens is closed."""
