@@ -43,13 +43,8 @@ class Kernel:
     def __call__(self, arguments: Mapping[str, Argument], *, thread: int = 0, threads: int = 1) -> None:
         """Compute the part of the outputs that belongs to one thread of a team.
 
-        Parameters
-        ----------
-        arguments
-            By the parameters' names. Arrays are contiguous, and as large as the sizes among the arguments require:
-            nothing can check this here.
-        thread, threads
-            The number of the thread, and how many there are.
+        The arguments are given by the parameters' names. Arrays are contiguous, and as large as the sizes among the
+        arguments require: nothing can check this here.
         """
         values = [_to_c(parameter, arguments) for parameter in self.parameters]
         self._function(*values, _Team(thread, threads))

@@ -40,6 +40,8 @@ class Turns:
         self.contenders = contenders
         self.new = contenders[0]
         self._orders = self._shuffled()
+        self._peaks: list[float] = []
+        """In 10^9 operations per second."""
 
     def _shuffled(self) -> Iterator[tuple[Contender, ...]]:
         """Yield the order of each round: as many rounds as there are orders have all of them, in random sequence."""
@@ -55,12 +57,15 @@ class Turns:
             contender.take_turn()
         return self.new.seconds[-1][STEP]
 
+    def measure_peaks(self) -> None:
+        """Measure the limit of the contenders' cores, before and after the turns."""
+        for contender in self.contenders:
+            self._peaks += contender.ask("peaks")
+
     def finish(self) -> Speed:
         """Return the first contender's speed, from medians. No round can follow."""
-        for contender in self.contenders:
-            contender.peaks += contender.ask("peaks")
-        limit = statistics.median(peak for contender in self.contenders for peak in contender.peaks)
-        seconds = self.new.step_seconds
+        self.measure_peaks()
+        limit, seconds = statistics.median(self._peaks), statistics.median(of[STEP] for of in self.new.seconds)
         return Speed(self.workload.tokens / seconds / 1e3, limit, self.new.first["flops"] / seconds / 1e9 / limit)
 
     # The methods below are for the contenders of `with_control`.
@@ -108,6 +113,6 @@ def taking_turns(
         for contender in contenders:
             contender.environment.setdefault("STARPU_HOME", os.environ.get("STARPU_HOME", directory))
             contender.start(turns.workload, checkpoint, time_limit, stack)
-            contender.peaks += contender.ask("peaks")
             contender.first = contender.ask("first")
+        turns.measure_peaks()
         yield turns

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import pytest
 
 from starpullm.binding import allocations
+from starpullm.checks import isolation as pools
 from starpullm.checks.isolation import Pool, RuntimeConfiguration
 from starpullm.checks.place import run_check
 from starpullm.checks.result import Outcome, Result
-from starpullm.processes import pool as pools
 from starpullm.processes.children import Answered, Lost, Reply
 
 from .test_check_reports import report

@@ -91,15 +91,10 @@ def graph_of(flow: TaskFlow) -> TaskGraph:
 
 
 def required_edges(tasks: NDArray[np.void], accesses: NDArray[np.void]) -> TaskGraph:
-    """Return the order that the accesses require.
+    """Return the order that the accesses of a ``Trace`` require; an unknown mode is an `InvalidArgumentError`.
 
     Every pair of tasks that must be ordered is joined by a path. Edges exist only between an access and the last
     accesses that conflict with it, and every read, also of a ``READ_WRITE``, has an edge from the task that wrote the
     value.
-
-    Parameters
-    ----------
-    tasks, accesses
-        Those of a ``Trace``, in the order of submission.
     """
     return graph_of(task_flow(tasks, accesses))
