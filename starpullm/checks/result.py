@@ -64,15 +64,15 @@ class Result:
         if self.compared == 0 and self.outcome in (Outcome.PASSED, Outcome.INCONCLUSIVE):
             raise InvalidArgumentError(f"{self.check}: nothing was compared: {self.sentence}")
 
-    def lines(self, most: int | None = None) -> list[str]:
-        """Return the text: check, place, outcome and sentence, then the details; of more than ``most`` lines the first.
-
-        Then another one says how many are missing.
-        """
+    def lines(self) -> list[str]:
+        """Return the text: check, place, outcome and sentence, then the details."""
         place = "".join(f" {word} {of}" for word, of in (("of", self.where), ("on", self.ranks)) if of)
-        lines = [f"{self.check}{place}: {self.outcome.value}: {self.sentence}", *(f"  {of}" for of in self.details())]
-        more = 0 if most is None else len(lines) - most
-        return [*lines[:most], f"  … and {more} more lines"] if more > 0 else lines
+        return [f"{self.check}{place}: {self.outcome.value}: {self.sentence}", *(f"  {of}" for of in self.details())]
+
+    def first_lines(self, most: int) -> list[str]:
+        """Return at most so many lines; another one says how many are missing."""
+        lines = self.lines()
+        return [*lines[:most], f"  … and {len(lines) - most} more lines"] if len(lines) > most else lines
 
     def details(self) -> Iterator[str]:
         """Yield the rows of the finding that is in the sentence, then the other findings with theirs."""

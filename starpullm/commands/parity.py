@@ -238,7 +238,7 @@ def _show(result: Result, report: CommandReport, *, as_json: bool) -> None:
     """Add a result to the report, and print it."""
     report.document["tests"].append(_as_test(result))
     report.renew()
-    for line in [] if as_json else result.lines(MAX_LINES):
+    for line in [] if as_json else result.first_lines(MAX_LINES):
         OUT.print(line)
 
 

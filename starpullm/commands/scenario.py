@@ -76,8 +76,8 @@ def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Resul
     if isinstance(reply, Answered):
         result: Result = reply.value
         return result
-    ending = {"number": int(told.read_text()), "kind": type(reply).__name__}
-    return Scenarios().result(compared=0, findings=[Finding(reply.text)], **ending)
+    number, kind = int(told.read_text()), type(reply).__name__
+    return Scenarios().result(compared=0, findings=[Finding(reply.text)], number=number, kind=kind)
 
 
 def _show(pool: Pool, story: Story, found: Result, told: Path, ranks: int) -> None:
@@ -85,7 +85,7 @@ def _show(pool: Pool, story: Story, found: Result, told: Path, ranks: int) -> No
     OUT.print("\n".join([*found.lines(), f"story {story.scene['seed']} ends so; a shorter one:\n"]))
 
     def ends_alike(other: Story) -> bool:
-        return _tell(pool, [other], told, ranks).facts.get("kind") == found.facts["kind"]
+        return bool(_tell(pool, [other], told, ranks).facts.get("kind") == found.facts["kind"])
 
     shortest = shrink(story, ends_alike)
     OUT.print(shortest.program("\n".join(_tell(pool, [shortest], told, ranks).lines()), ranks))

@@ -261,7 +261,7 @@ class Checker:
         for report in sorted(results, key=lambda report: report.outcome is not Outcome.FAILED):
             self._entry.results.append(report.as_json())
             if report.outcome is not Outcome.PASSED:
-                texts += report.lines(MAX_LINES)
+                texts += report.first_lines(MAX_LINES)
         if any(report.outcome is Outcome.FAILED for report in results):
             pytest.fail("\n".join(texts), pytrace=False)
         is_parity = self._entry.family == "parity" and not self._validation.skip_unknown_libm

@@ -168,7 +168,7 @@ def new_document(command: str, arguments: Sequence[str], *, ranks: int = 1, seed
     """Return the document of a run that has just begun; ``command`` is for example ``starpullm parity``."""
     now = time.time()
     lists = ("runs", "running", "tests", "not_checked", "notes", "recordings", "throughput")
-    known = {
+    known: dict[str, Any] = {
         "version": VERSION,
         "command": command,
         "arguments": list(arguments),

@@ -138,7 +138,8 @@ def _speed_row(entry: Mapping[str, Any]) -> SpeedRow:
         fraction = f"{low} %" if low == high else f"{low} to {high} %"
     elif "fraction_of_limit" in entry:
         fraction = f"{100 * entry['fraction_of_limit']:.1f} %"
-    noise = _noise("the limit", *entry.get("matmul_limit_range", (1.0, 1.0)), "GFLOP/s")
+    low, high = entry.get("matmul_limit_range", (1.0, 1.0))
+    noise = _noise("the limit", low, high, "GFLOP/s")
     return SpeedRow(name, entry["tokens_per_ms"], limit, fraction, noise)
 
 

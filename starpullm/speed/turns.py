@@ -40,7 +40,7 @@ class Turns:
         self.contenders = contenders
         self.new = contenders[0]
         self._orders = self._shuffled()
-        self._peaks: list[float] = []
+        self.peaks: list[float] = []
         """In 10^9 operations per second."""
 
     def _shuffled(self) -> Iterator[tuple[Contender, ...]]:
@@ -60,12 +60,12 @@ class Turns:
     def measure_peaks(self) -> None:
         """Measure the limit of the contenders' cores, before and after the turns."""
         for contender in self.contenders:
-            self._peaks += contender.ask("peaks")
+            self.peaks += contender.ask("peaks")
 
     def finish(self) -> Speed:
         """Return the first contender's speed, from medians. No round can follow."""
         self.measure_peaks()
-        limit, seconds = statistics.median(self._peaks), statistics.median(of[STEP] for of in self.new.seconds)
+        limit, seconds = statistics.median(self.peaks), statistics.median(of[STEP] for of in self.new.seconds)
         return Speed(self.workload.tokens / seconds / 1e3, limit, self.new.first["flops"] / seconds / 1e9 / limit)
 
     # The methods below are for the contenders of `with_control`.

@@ -104,7 +104,7 @@ def observe(trace: Trace) -> Observation:
         ends = end[here]
         paths += _violations_over_other_ranks(required, here, start, end)
         num_free += sum(int(np.sum(ends[:number] > begin)) for number, begin in enumerate(start[here]))
-    by_pair: dict[tuple[int, int], Sequence[Edge]] = {}
+    by_pair: dict[tuple[int, int], list[Edge]] = {}
     for path in paths:
         by_pair.setdefault((path[0].before, path[-1].after), path)
     violations = []
