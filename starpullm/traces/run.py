@@ -105,12 +105,15 @@ def save_run(path: StrPath, run: TracedRun) -> None:
     for table, stored in ((trace.tasks, tasks), (trace.accesses, accesses)):
         for name in stored.dtype.names or ():
             stored[name] = table[name]
-    ranks = [asdict(rank) for rank in run.ranks]
-    handles = [(handle.name, handle.bytes) for handle in trace.handles]
-    clock = {"unix_ns": run.unix_ns}
-    write_trace_file(
-        path, TraceFile(run.program, run.settings, clock, ranks, trace.operations, handles, tasks, accesses)
-    )
+    about = {
+        "program": run.program,
+        "settings": dict(run.settings),
+        "clock": {"unix_ns": run.unix_ns},
+        "ranks": [asdict(rank) for rank in run.ranks],
+        "operations": trace.operations,
+        "handles": [{"name": handle.name, "bytes": handle.bytes} for handle in trace.handles],
+    }
+    write_trace_file(path, TraceFile(about, tasks, accesses))
 
 
 def load_run(path: StrPath) -> TracedRun:
@@ -122,15 +125,16 @@ def load_run(path: StrPath) -> TracedRun:
         for name in part.dtype.names or ():
             table[name] = part[name]
     tasks["id"] = np.arange(len(tasks))
-    handles = tuple(HandleInfo(number, name, size) for number, (name, size) in enumerate(stored.handles))
-    ranks = (RankInfo(rank["host"], rank["partition"], rank["clock_uncertainty_ns"]) for rank in stored.ranks)
-    unix_ns = stored.clock.get("unix_ns", 0)
+    about = stored.about
+    handles = tuple(HandleInfo(number, of["name"], of["bytes"]) for number, of in enumerate(about["handles"]))
+    ranks = (RankInfo(rank["host"], rank["partition"], rank["clock_uncertainty_ns"]) for rank in about["ranks"])
+    unix_ns = about["clock"].get("unix_ns", 0)
     return TracedRun(
-        trace=Trace(tasks, accesses, tuple(stored.operations), handles),
+        trace=Trace(tasks, accesses, tuple(about["operations"]), handles),
         ranks=tuple(ranks),
-        settings=stored.settings,
+        settings=about["settings"],
         unix_ns=unix_ns if isinstance(unix_ns, int) else 0,
-        program=stored.program,
+        program=about["program"],
     )
 
 
