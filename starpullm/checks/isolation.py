@@ -176,9 +176,9 @@ class Pool:
             self.failures.append(lost.text)
 
 
-def machine_in_child(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+def machine_in_child() -> dict[str, Any]:
     """Return what `inspect_machine` finds in a child, so that this process needn't open the native library."""
-    with Child("machine", _describe_machine, {}, environment=environment) as child:
+    with Child("machine", _describe_machine, {}) as child:
         report: dict[str, Any] = child.start().result()
         return report
 

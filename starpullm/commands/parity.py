@@ -118,7 +118,7 @@ def command(**values: Any) -> None:
                         if run.report and record is plan[0][0]:
                             _record(report, at, record, max(counts), run.reduction)
                 checkpoint.unlink()
-        report.end(_exit_status(results))
+        report.status = _exit_status(results)
         _print_summary(results, as_json=run.as_json)
     sys.exit(_exit_status(results))
 

@@ -30,7 +30,8 @@ class CommandReport:
     def __init__(self, folder: ReportFolder | None, document: Document) -> None:
         self._folder = folder
         self.document = document
-        self.failure: StarpullmError | None = None
+        self.status = 0
+        """The command's exit status, unless an error ends it."""
 
     def renew(self) -> None:
         """Write what is known so far."""
@@ -38,16 +39,10 @@ class CommandReport:
             self._folder.renew(self.document)
 
     def end(self, status: int, stopped: str | None = None) -> None:
-        """Write the final state; ``stopped`` says why the command ended before its end, if it did.
-
-        What can't be written is kept as ``failure``: the command still shows its results.
-        """
+        """Write the final state; ``stopped`` says why the command ended before its end, if it did."""
         if self._folder is not None:
             self.document.update(state="ended", exit_status=status, stopped=stopped, running=[])
-            try:
-                self._folder.write(self.document)
-            except StarpullmError as error:
-                self.failure = error
+            self._folder.write(self.document)
 
     def leave_out(self, entries: Iterable[LeftOut]) -> None:
         """Add what the command doesn't check."""
@@ -68,14 +63,12 @@ def command_report(path: Path | None, command: str, comm: Comm | None = None) ->
         yield report
     except BaseException as error:
         status = exit_status(error)
-        report.end(status, _why_stopped(error, status))
-        if report.failure is not None:
-            ERR.print(f"Error: {report.failure}")
+        try:
+            report.end(status, _why_stopped(error, status))
+        except StarpullmError as failure:
+            ERR.print(f"Error: {failure}")
         raise
-    if report.document["state"] == "running":
-        report.end(0)
-    if report.failure is not None:
-        raise report.failure
+    report.end(report.status)
 
 
 def _why_stopped(error: BaseException, status: int) -> str | None:
