@@ -53,18 +53,9 @@ def find_growth(
     - in both halves of the repetitions, as many file descriptors or threads as there are repetitions, or more, or
       ``OBJECTS_KEPT`` times as many objects of Python.
 
-    Parameters
-    ----------
-    repeated
-        What is repeated, for messages; a plural.
-    repeat
-        Called with a number of repetitions, which it makes and waits for.
-    warm_up
-        Number of repetitions in which everything is allocated that is allocated once.
-    repetitions
-        Number of repetitions whose allocations are counted; even.
-    renewals
-        Number of repetitions after them, in which everything is renewed that lasts longer than one repetition.
+    ``repeat`` makes a number of repetitions, and waits for them. In ``warm_up`` repetitions everything is allocated
+    that is allocated once. The allocations of an even number of ``repetitions`` are counted. In so many ``renewals``
+    after them everything is renewed that lasts longer than one repetition.
     """
     leaks, made = _repeat(repeat, warm_up, repetitions, renewals, OBJECTS_KEPT)
     return {"compared": made, "findings": [Finding(leak) for leak in leaks], "note": f"{repetitions} {repeated}"}
@@ -136,8 +127,8 @@ def _repeat(
     leaks = []
     for place in leaking_places(sites, own, repetitions):
         left, of_each = sum(site.live for site in place), sum(site.live_bytes for site in place) / repetitions
-        size = f"{of_each:.4g} bytes a repetition, "
-        leaks.append(f"{place_of(place[0])}: {size}{left} left of {repetitions} repetitions")
+        size = f"{of_each:.4g} bytes a repetition, {left} left of {repetitions} repetitions"
+        leaks.append(f"{place_of(place[0])}: {size}")
     leaks += growing_resources(resources, repetitions, objects_kept)
     return leaks, sum(site.made for site in sites if site.module == own)
 
