@@ -94,12 +94,6 @@ def has_own_comparisons(item: pytest.Item) -> bool:
     return "starpullm_check" not in fixtures and family_of(item) == "other"
 
 
-def has_no_case(item: pytest.Item) -> bool:
-    """Return whether a test was parametrised with nothing, which pytest would skip."""
-    skip = item.get_closest_marker("skip")
-    return skip is not None and str(skip.kwargs.get("reason", "")).startswith("got empty parameter set")
-
-
 def is_worker(config: pytest.Config) -> bool:
     """Return whether this process is a worker of pytest-xdist, whose controller reports for it."""
     return hasattr(config, "workerinput")

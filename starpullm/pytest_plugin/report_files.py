@@ -180,7 +180,7 @@ class ReportFiles:
         if self._document is None or self._document["environment"] is None:
             return []
         from starpullm.pytest_plugin import left_out
-        from starpullm.report.left_out import LeftOut
+        from starpullm.report.left_out import NOT_REACHED, LeftOut
 
         entries: list[LeftOut] = []
         if self._collected is None:
@@ -189,7 +189,9 @@ class ReportFiles:
             )
         else:
             known = self._results.tests.keys() | self._running.keys()
-            entries += left_out.not_reached([test for test in self._collected if test not in known], ended=ended)
+            missing = [test for test in self._collected if test not in known]
+            reason = "the run ended before them" if ended else "they had not begun when this was written"
+            entries += [LeftOut(NOT_REACHED, reason, missing)] if missing else []
         entries += left_out.deselected(self._deselected, self._validation)
         if self._not_chosen is None:
             self._not_chosen = list(left_out.not_chosen(self._validation))
