@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from starpullm.checks.cases import Case
 from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.dependencies.graph import Edge, TaskGraph
-from starpullm.checks.dependencies.required_order import required_edges
+from starpullm.checks.dependencies.required_order import path_text, required_edges
 from starpullm.checks.labels import foreign_values, wrong_labels
-from starpullm.checks.names import path_text
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import trace_steps, traced_trainer

@@ -10,9 +10,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.dependencies.graph import TaskGraph
+from starpullm.checks.dependencies.graph import Edge, TaskGraph
 from starpullm.errors import InvalidArgumentError
-from starpullm.trace import AccessMode
+from starpullm.trace import AccessMode, Trace
 
 _READ_AFTER_WRITE, _WRITE_AFTER_READ, _WRITE_AFTER_WRITE = range(3)
 _READ, _WRITE, _REDUX = (int(mode) for mode in (AccessMode.READ, AccessMode.WRITE, AccessMode.REDUX))
@@ -98,3 +98,14 @@ def required_edges(tasks: NDArray[np.void], accesses: NDArray[np.void]) -> TaskG
     value.
     """
     return graph_of(task_flow(tasks, accesses))
+
+
+def edge_text(trace: Trace, edge: Edge) -> str:
+    """Return a task, a later one that has to wait for it, and why."""
+    return f"{trace[edge.before]} → {trace[edge.after]}: {edge.kind.value} of {trace.handles[edge.handle].name}"
+
+
+def path_text(trace: Trace, path: Sequence[Edge]) -> str:
+    """Return a path's tasks, with the handles between them."""
+    steps = (f" → [{trace.handles[edge.handle].name}] {trace[edge.after]}" for edge in path)
+    return f"{trace[path[0].before]}{''.join(steps)}"

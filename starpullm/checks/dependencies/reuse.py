@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from starpullm.checks.cases import Case
 from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.dependencies.graph import TaskGraph
-from starpullm.checks.dependencies.required_order import TaskFlow, graph_of, task_flow
-from starpullm.checks.names import edge_text
+from starpullm.checks.dependencies.required_order import TaskFlow, edge_text, graph_of, task_flow
 from starpullm.checks.place import Place
 from starpullm.checks.result import MAX_LISTED, Finding, Result
 from starpullm.checks.training import trace_steps, traced_trainer
