@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import click
 
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
-from starpullm.processes.job import Job, run_job
+from starpullm.processes.endings import Job
+from starpullm.processes.job import run_job
 
 SMALL_RECORDS = [name for name in SHIPPED_RECORDS if name != "gpt2-124m"]
 CORES = (1, 2, 4, 6, 8, 36)

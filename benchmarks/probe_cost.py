@@ -152,11 +152,11 @@ def main(tasks: int, microseconds: int, repetitions: int, most_tasks: int) -> No
     """Measure, and print the tables."""
     machine = inspect_machine()
     click.echo(
-        f"StarPU {machine.starpu_version}, {machine.processor}, {machine.cores} cores, {datetime.date.today()}, "
+        "StarPU {starpu_version}, {processor}, {cores} cores, ".format(**machine) + f"{datetime.date.today()}, "
         f"`benchmarks/probe_cost.py`, medians of {repetitions}."
     )
     with tempfile.TemporaryDirectory(prefix="starpullm-cost-") as directory:
-        program = compile_program(Path(directory), machine.starpu_prefix)
+        program = compile_program(Path(directory), machine["starpu_prefix"])
         click.echo(f"\n{tasks} tasks of {microseconds} µs:\n")
         for line in recording_lines(program, tasks, microseconds, repetitions):
             click.echo(line)

@@ -18,7 +18,8 @@ from starpullm import Runtime, Trainer
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.golden.records import shipped_record
 from starpullm.processes import ranks
-from starpullm.processes.job import Job, run_job
+from starpullm.processes.endings import Job
+from starpullm.processes.job import run_job
 from starpullm.processes.progress import report_phase
 
 SMALL = shipped_record("small")

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,30 +36,14 @@ def libm_fingerprint() -> dict[str, str]:
     return records.libm_fingerprint(evaluate)
 
 
-@dataclass(frozen=True, slots=True)
-class Limitation:
-    """Something that will not work here, or works differently: a sentence, and whether it is a problem."""
-
-    is_problem: bool
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class VectorLibm:
-    """A function of libm that SIMD levels have a vector version of.
+def vector_libm() -> dict[str, dict[str, Any]]:
+    """Return the functions of libm that SIMD levels have a vector version of, by name.
 
     ``used``: whether the vector version is known to have this libm's bits for all inputs. ``fingerprint``: the hash in
     hex by which this libm's function is recognised; not the one of `libm_fingerprint`.
     """
-
-    used: bool
-    fingerprint: str
-
-
-def vector_libm() -> dict[str, VectorLibm]:
-    """Return the functions of libm that have a vector version, by name."""
     known = {name: prototypes.vector_libm(name) for name in prototypes.names("vector_libm_name")}
-    return {name: VectorLibm(used, f"{fingerprint:016x}") for name, (used, fingerprint) in known.items()}
+    return {name: {"used": used, "fingerprint": f"{of:016x}"} for name, (used, of) in known.items()}
 
 
 def machine_info() -> Any:
@@ -94,58 +77,14 @@ def peak_gflops(threads: int, *, fused: bool, seconds: float) -> float:
 
 
 def machine_fingerprint(machine: Mapping[str, Any]) -> str:
-    """Return a hash of those parts of ``Machine.as_json()`` that must be equal for two speeds to be comparable."""
+    """Return a hash of what must be equal, of an inspected machine, for two speeds to be comparable."""
     names = ("processor", "cores", "processing_units", "numa_nodes", "synthetic_topology", "simd_level")
     text = json.dumps({name: machine[name] for name in (*names, "starpu_version")}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Everything ``starpullm doctor`` shows."""
-
-    version: str
-    library: str
-    compiler: str
-    compiler_flags: str
-    build_type: str
-    starpu_version: str
-    starpu_built_against: str
-    starpu_prefix: str
-    starpu_max_workers: int
-    starpu_max_contexts: int
-    starpu_max_nodes: int
-    starpu_handle_bytes: int
-    """See ``handle_bytes``."""
-    starpu_parallel_workers: bool
-    schedulers: tuple[str, ...]
-    processor: str
-    cores: int
-    processing_units: int
-    numa_nodes: int
-    synthetic_topology: bool
-    partitions: tuple[str, ...]
-    simd_level: str
-    l1_cache: int
-    """Bytes for data."""
-    l2_cache: int
-    """Bytes, a hardware thread's share."""
-    vector_libm: dict[str, VectorLibm]
-    mpi: bool
-    mpirun: str
-    blas: str
-    float_environment: str
-    libm_fingerprint: dict[str, str]
-    libm_known: bool
-    findings: tuple[Limitation, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
-
-
 def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return names and values of what ``Machine.as_json()`` has, in words; the findings are sentences already."""
+    """Return names and values of what `inspect_machine` returns, in words; the findings are sentences already."""
     synthetic = " (HWLOC_SYNTHETIC)" if machine["synthetic_topology"] else ""
     vector_functions = [name for name, vector in machine["vector_libm"].items() if vector["used"]]
     parallel = "yes" if machine["starpu_parallel_workers"] else "no"
@@ -178,8 +117,12 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def inspect_machine() -> Machine:
-    """Look at the library, StarPU, the topology, libm and the floating-point environment; starts nothing."""
+def inspect_machine() -> dict[str, Any]:
+    """Return everything ``starpullm doctor`` shows, as JSON values: of library, StarPU, topology, caches and libm.
+
+    Nothing is started. ``starpu_handle_bytes`` is that of `handle_bytes`, ``l1_cache`` the bytes for data, and
+    ``l2_cache`` a hardware thread's share.
+    """
     build, machine = structs.new("build_info"), machine_info()
     prototypes.call("build_info", build)
     fingerprint = libm_fingerprint()
@@ -187,29 +130,34 @@ def inspect_machine() -> Machine:
     environment = prototypes.text(prototypes.call("float_environment"))
     vectors = vector_libm()
     parallel_workers = bool(machine.starpu_parallel_workers)
-    return Machine(
-        **_copied(build, "version", "compiler", "compiler_flags", "build_type", "starpu_prefix"),
-        **_copied(machine, "starpu_version", "starpu_max_workers", "starpu_max_contexts", "starpu_max_nodes"),
-        **_copied(machine, "processor", "cores", "processing_units", "numa_nodes"),
-        **_copied(machine, "simd_level", "l1_cache", "l2_cache"),
-        library=str(find_library()),
-        starpu_built_against=prototypes.text(build.starpu_version),
-        starpu_handle_bytes=handle_bytes(machine.starpu_max_nodes),
-        starpu_parallel_workers=parallel_workers,
-        schedulers=tuple(prototypes.names("scheduler_name")),
-        synthetic_topology=bool(machine.synthetic),
-        partitions=full_partitions(
-            machine.cores, machine.starpu_max_workers, machine.starpu_max_contexts, parallel_workers
-        ),
-        vector_libm=vectors,
-        mpi=bool(build.mpi),
-        mpirun=_mpirun_version(),
-        blas=_blas(),
-        float_environment=environment,
-        libm_fingerprint=fingerprint,
-        libm_known=not different,
-        findings=tuple(_limitations(build, machine, different, environment, vectors)),
+    partitions = full_partitions(
+        machine.cores, machine.starpu_max_workers, machine.starpu_max_contexts, parallel_workers
     )
+    limitations = _limitations(build, machine, different, environment, vectors)
+    return {
+        **_copied(build, "version"),
+        "library": str(find_library()),
+        **_copied(build, "compiler", "compiler_flags", "build_type"),
+        **_copied(machine, "starpu_version"),
+        "starpu_built_against": prototypes.text(build.starpu_version),
+        **_copied(build, "starpu_prefix"),
+        **_copied(machine, "starpu_max_workers", "starpu_max_contexts", "starpu_max_nodes"),
+        "starpu_handle_bytes": handle_bytes(machine.starpu_max_nodes),
+        "starpu_parallel_workers": parallel_workers,
+        "schedulers": list(prototypes.names("scheduler_name")),
+        **_copied(machine, "processor", "cores", "processing_units", "numa_nodes"),
+        "synthetic_topology": bool(machine.synthetic),
+        "partitions": list(partitions),
+        **_copied(machine, "simd_level", "l1_cache", "l2_cache"),
+        "vector_libm": vectors,
+        "mpi": bool(build.mpi),
+        "mpirun": _mpirun_version(),
+        "blas": _blas(),
+        "float_environment": environment,
+        "libm_fingerprint": fingerprint,
+        "libm_known": not different,
+        "findings": [{"is_problem": is_problem, "sentence": sentence} for is_problem, sentence in limitations],
+    }
 
 
 def _copied(struct: Any, *names: str) -> dict[str, Any]:
@@ -288,46 +236,47 @@ def _limitations(
     machine: Any,
     different: list[str],
     environment: str,
-    vectors: dict[str, VectorLibm],
-) -> Iterator[Limitation]:
+    vectors: Mapping[str, Mapping[str, Any]],
+) -> Iterator[tuple[bool, str]]:
+    """Yield what will not work here, or works differently: whether it is a problem, and a sentence."""
     if not machine.starpu_parallel_workers:
-        yield Limitation(True, "this StarPU was built without parallel workers")
+        yield True, "this StarPU was built without parallel workers"
     loaded, built = prototypes.text(machine.starpu_version), prototypes.text(build.starpu_version)
     if loaded != built:
-        yield Limitation(True, f"StarPU {loaded} is loaded, expected {built}, which the library was built against")
+        yield True, f"StarPU {loaded} is loaded, expected {built}, which the library was built against"
     if different:
-        yield Limitation(
+        yield (
             True,
             f"golden records can't be compared: this libm's {', '.join(different)} "
             f"{'has' if len(different) == 1 else 'have'} other bits than the one they were made with",
         )
     if handle_bytes(machine.starpu_max_nodes) > _LARGE_HANDLE:
-        yield Limitation(
+        yield (
             False,
             f"each data handle takes {handle_bytes(machine.starpu_max_nodes) / 1024:.0f} KiB, because this StarPU was "
             f"built for {machine.starpu_max_nodes} memory nodes, expected at most {_LARGE_HANDLE >> 10} KiB: configure "
             "it with --enable-maxnodes=8 --enable-maxcpus=256",
         )
-    scalar = [name for name, vector in vectors.items() if not vector.used]
+    scalar = [name for name, vector in vectors.items() if not vector["used"]]
     if scalar:
-        yield Limitation(
+        yield (
             False,
             f"the vector versions of {', '.join(scalar)} aren't used, because they aren't known to have this libm's "
             "bits: kernels call libm, which takes longer; --prove-libm compares them",
         )
     if environment:
-        yield Limitation(False, f"floating-point environment of this thread: {environment}; kernels set their own")
+        yield False, f"floating-point environment of this thread: {environment}; kernels set their own"
     if machine.synthetic:
-        yield Limitation(False, "the topology is synthetic: threads aren't bound, and measured times mean nothing")
+        yield False, "the topology is synthetic: threads aren't bound, and measured times mean nothing"
     if not build.mpi:
-        yield Limitation(True, "several ranks don't work: this build has no MPI")
-    yield Limitation(
+        yield True, "several ranks don't work: this build has no MPI"
+    yield (
         False,
         "a BLAS is used only with --matmul blas, and then no result is strict; otherwise the library computes all "
         "matmuls itself, in the order of the arithmetic contract",
     )
     if loaded == "1.4.10":
-        yield Limitation(
+        yield (
             False,
             "StarPU 1.4.10 has two known deadlocks with parallel workers (T > 1), corrected on its branch starpu-1.4: "
             "run such jobs under a time limit. It may also prefetch a handle wrongly if a task names it twice, which "

@@ -55,7 +55,10 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """One task; times are in nanoseconds of the monotonic clock; ``sub_batch`` and ``layer`` are -1 if it has none."""
+    """One task; times are in nanoseconds of the monotonic clock; ``sub_batch`` and ``layer`` are -1 if it has none.
+
+    Its text is what identifies it for people.
+    """
 
     id: int
     step: int
@@ -68,6 +71,11 @@ class TaskRecord:
     start_ns: int
     end_ns: int
     accesses: tuple[Access, ...]
+
+    def __str__(self) -> str:
+        sub_batch = f", sub-batch {self.sub_batch}" if self.sub_batch >= 0 else ""
+        layer = f", layer {self.layer}" if self.layer >= 0 else ""
+        return f"{self.operation} (step {self.step}{sub_batch}{layer})"
 
 
 _NUMBERS = ("id", "step", "sub_batch", "layer", "rank", "worker", "submit_ns", "start_ns", "end_ns")

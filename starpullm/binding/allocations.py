@@ -1,4 +1,4 @@
-"""Counts this process's allocations by the place of the call, and refuses one of them.
+"""Counts this process's allocations by the place of the call.
 
 The library that does so, which ``native/preload/allocations.h`` describes, has to be preloaded: a `StateError` is
 raised if it isn't.
@@ -27,7 +27,7 @@ class Site(NamedTuple):
     offset: int
     """Of the call in the module."""
     caller: int
-    """The address that the call returns to, in this process; for ``refuse``."""
+    """The address that the call returns to, in this process."""
     thread: int
     made: int
     """Allocations that were counted."""
@@ -63,27 +63,17 @@ def preloading(*others: Path) -> dict[str, str]:
 
 def start() -> None:
     """Forget what was counted, and count allocations from now on."""
-    _library().starpullm_allocations_start()
+    counting_library().starpullm_allocations_start()
 
 
 def stop() -> None:
     """Count no further allocations; what is freed later is still noticed."""
-    _library().starpullm_allocations_stop()
-
-
-def refuse(caller: int, number: int) -> None:
-    """Let one allocation of a place fail for lack of memory: the ``number``-th from now on, from 1."""
-    _library().starpullm_allocations_refuse(caller, number)
-
-
-def not_reached() -> int:
-    """Let no allocation fail from now on, and return how many more of the place would have led to the chosen one."""
-    return int(_library().starpullm_allocations_not_reached())
+    counting_library().starpullm_allocations_stop()
 
 
 def sites() -> list[Site]:
     """Return the sites of the allocations that were counted."""
-    read = _library().starpullm_allocations_sites
+    read = counting_library().starpullm_allocations_sites
     room = read(None, 0)
     found = (_Site * room)()
     return [
@@ -93,16 +83,13 @@ def sites() -> list[Site]:
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def counting_library() -> ctypes.CDLL:
     """Return this process: a library that was opened now, without having been preloaded, would count nothing."""
     process = ctypes.CDLL(None)
     if not hasattr(process, "starpullm_allocations_start"):
         raise StateError(f"{_FILE_NAME} isn't preloaded, expected it in this process's LD_PRELOAD")
     process.starpullm_allocations_start.restype = None
     process.starpullm_allocations_stop.restype = None
-    process.starpullm_allocations_refuse.restype = None
-    process.starpullm_allocations_refuse.argtypes = [ctypes.c_uint64, ctypes.c_size_t]
-    process.starpullm_allocations_not_reached.restype = ctypes.c_size_t
     process.starpullm_allocations_sites.restype = ctypes.c_size_t
     process.starpullm_allocations_sites.argtypes = [ctypes.POINTER(_Site), ctypes.c_size_t]
     return process

@@ -30,11 +30,6 @@ class Kernel:
     """A kernel of a SIMD level; see ``starpullm_kernel`` in starpullm.h.
 
     ``parameters`` are those of its declaration without the last one, the team.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If this machine hasn't got the level, or the library hasn't got the kernel.
     """
 
     def __init__(self, level: str, name: str) -> None:
@@ -48,18 +43,8 @@ class Kernel:
     def __call__(self, arguments: Mapping[str, Argument], *, thread: int = 0, threads: int = 1) -> None:
         """Compute the part of the outputs that belongs to one thread of a team.
 
-        Parameters
-        ----------
-        arguments
-            By the parameters' names. Arrays are contiguous, and as large as the sizes among the arguments require:
-            nothing can check this here.
-        thread, threads
-            The number of the thread, and how many there are.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If an argument is missing, or isn't of the declared type.
+        The arguments are given by the parameters' names. Arrays are contiguous, and as large as the sizes among the
+        arguments require: nothing can check this here.
         """
         values = [_to_c(parameter, arguments) for parameter in self.parameters]
         self._function(*values, _Team(thread, threads))
@@ -71,13 +56,7 @@ def kernel_names() -> tuple[str, ...]:
 
 
 def fit_caches(l1_cache: int, l2_cache: int) -> None:
-    """Let the blocks of matmuls be those for caches of so many bytes; changes no bit of a result.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If a size isn't positive.
-    """
+    """Let the blocks of matmuls be those for caches of so many bytes; changes no bit of a result."""
     prototypes.call("fit_caches", l1_cache, l2_cache)
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.checks.cases import REPRODUCIBLE, Case
 from starpullm.checks.check import Check, Needs, Where, check
-from starpullm.checks.names import TaskName
-from starpullm.checks.observer import FindingKind, InstrumentCounts, InstrumentFinding, Observer
+from starpullm.checks.observer import FindingKind, InstrumentFinding, Observer
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import trace_steps, traced_trainer
@@ -33,11 +32,11 @@ class _Instrumented(Check):
             trace, observer = trace_steps(trainer, case.seed), Observer(trainer)
             return self.judge(trace, observer.findings(), observer.counts())
 
-    def judge(self, trace: Trace, findings: Sequence[InstrumentFinding], counts: InstrumentCounts) -> Result:
-        """Return the verdict; findings and counts are those of the trace's tasks."""
+    def judge(self, trace: Trace, findings: Sequence[InstrumentFinding], counts: Any) -> Result:
+        """Return the verdict; findings and counts are those of ``Observer`` on the trace's tasks."""
         named = [
             (
-                "not a task" if finding.task is None else TaskName.of(trace[finding.task]),
+                "not a task" if finding.task is None else trace[finding.task],
                 self.sentences[finding.kind].format(
                     handle=finding.handle.name, count=finding.count, offset=finding.offset
                 ),
@@ -58,12 +57,9 @@ class _Instrumented(Check):
 
     def is_intended(self, trace: Trace, finding: InstrumentFinding) -> bool:
         """Return whether a finding is no fault."""
-        del trace, finding
         return False
 
-    def overlooked(
-        self, trace: Trace, findings: Sequence[InstrumentFinding], counts: InstrumentCounts
-    ) -> tuple[int, list[str]]:
+    def overlooked(self, trace: Trace, findings: Sequence[InstrumentFinding], counts: Any) -> tuple[int, list[str]]:
         """Return how much the instrument has looked at, and what it has overlooked of what the tasks declare."""
         raise NotImplementedError
 
@@ -105,11 +101,9 @@ class Accesses(_Instrumented):
         of_tile = finding.handle.name in tiles or finding.handle.name.startswith("activation_grads/encoded")
         return task.operation == "encoder_backward" and bool(tiles) and of_tile
 
-    def overlooked(
-        self, trace: Trace, findings: Sequence[InstrumentFinding], counts: InstrumentCounts
-    ) -> tuple[int, list[str]]:
+    def overlooked(self, trace: Trace, findings: Sequence[InstrumentFinding], counts: Any) -> tuple[int, list[str]]:
         """Compare the pages that were seen with the declared accesses."""
-        modes = _modes(trace)  # never REDUX: such a session can't be audited
+        modes = _accesses(trace)["mode"]  # never REDUX: such a session can't be audited
         declared = sum(np.count_nonzero(modes & kind) for kind in (AccessMode.READ, AccessMode.WRITE))
         least = declared - sum(finding.kind in _NEVER_HAPPENED for finding in findings)
         sentence = f"the audit saw {counts.pages} accesses to pages, expected at least {least}"
@@ -139,26 +133,20 @@ class Poison(_Instrumented):
         "at byte {offset}",
     }
 
-    def overlooked(
-        self, trace: Trace, findings: Sequence[InstrumentFinding], counts: InstrumentCounts
-    ) -> tuple[int, list[str]]:
+    def overlooked(self, trace: Trace, findings: Sequence[InstrumentFinding], counts: Any) -> tuple[int, list[str]]:
         """Compare the elements that were poisoned and searched with those that the tasks declare."""
-        del findings
-        modes, elements = _modes(trace), _elements(trace)
-        written, searched = (
-            int(elements[modes == AccessMode.WRITE].sum()),
-            int(elements[modes != AccessMode.READ].sum()),
-        )
-        return counts.searched, list(_unlike(counts, written, searched))
-
-
-def _unlike(counts: InstrumentCounts, written: int, searched: int) -> Iterator[str]:
-    if counts.poisoned != written:
-        yield f"{counts.poisoned} elements were poisoned before tasks, expected {written}"
-    if counts.searched != searched:
-        yield f"{counts.searched} elements were searched for poison after tasks, expected {searched}"
-    if counts.poisoned_between == 0:
-        yield "no element was poisoned between steps, expected some"
+        accesses = _accesses(trace)
+        sizes = np.array([handle.bytes for handle in trace.handles], np.int64) // _ELEMENT_BYTES
+        modes, elements = accesses["mode"], sizes[accesses["handle"]]
+        written, searched = (elements[of].sum() for of in (modes == AccessMode.WRITE, modes != AccessMode.READ))
+        unlike = []
+        if counts.poisoned != written:
+            unlike.append(f"{counts.poisoned} elements were poisoned before tasks, expected {written}")
+        if counts.searched != searched:
+            unlike.append(f"{counts.searched} elements were searched for poison after tasks, expected {searched}")
+        if counts.poisoned_between == 0:
+            unlike.append("no element was poisoned between steps, expected some")
+        return counts.searched, unlike
 
 
 _NEVER_HAPPENED = (FindingKind.READ_NEVER_HAPPENED, FindingKind.WRITE_NEVER_HAPPENED)
@@ -170,14 +158,3 @@ def _accesses(trace: Trace) -> NDArray[np.void]:
     """Return the accesses of the tasks that ran."""
     ran = trace.tasks["worker"] >= 0
     return trace.accesses[np.repeat(ran, trace.tasks["num_accesses"])]
-
-
-def _modes(trace: Trace) -> NDArray[np.int32]:
-    modes: NDArray[np.int32] = _accesses(trace)["mode"]
-    return modes
-
-
-def _elements(trace: Trace) -> NDArray[np.int64]:
-    sizes = np.array([handle.bytes for handle in trace.handles], np.int64) // _ELEMENT_BYTES
-    elements: NDArray[np.int64] = sizes[_accesses(trace)["handle"]]
-    return elements

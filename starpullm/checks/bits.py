@@ -13,26 +13,14 @@ from starpullm.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True, slots=True)
-class UlpCount:
-    """The number of elements that are ``smallest`` to ``largest`` ULP off."""
-
-    smallest: int
-    largest: int
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.smallest}{f' to {self.largest}' if self.largest > self.smallest else ''}: {self.count}"
-
-
-@dataclass(frozen=True, slots=True)
 class BitDifference:
     """How two tensors of the same shape differ.
 
     ``differing`` elements have other bits. The first of them has the row-major ``index`` and the ``position`` in each
     dimension; its bits are in hex, the most significant first; it is ``ulps`` off: 0 if the two are zeros of different
     sign, None if one of them is a NaN. ``ulp_counts`` counts elements with different values by distance, in classes
-    between powers of two, the smallest first; ``zero_signs`` those that are zeros of different sign; ``nans`` those of
-    which at least one is a NaN.
+    between powers of two, the smallest first: the smallest and the largest number of ULP, and how many elements;
+    ``zero_signs`` counts those that are zeros of different sign; ``nans`` those of which at least one is a NaN.
     """
 
     shape: tuple[int, ...]
@@ -44,7 +32,7 @@ class BitDifference:
     expected: float
     found: float
     ulps: int | None
-    ulp_counts: tuple[UlpCount, ...]
+    ulp_counts: tuple[tuple[int, int, int], ...]
     zero_signs: int
     nans: int
 
@@ -64,27 +52,24 @@ class BitDifference:
         rows["expected"] = f"0x{self.expected_bits} ({np.float32(self.expected)!s})"
         rows["found"] = f"0x{self.found_bits} ({np.float32(self.found)!s}){distance}"
         if self.shape:
-            counts = ", ".join(map(str, self.ulp_counts)) or "none"
-            rows["elements by ULPs off"] = f"{counts}; zeros of other sign: {self.zero_signs}; NaNs: {self.nans}"
+            counts = [f"{low}{f' to {high}' if high > low else ''}: {count}" for low, high, count in self.ulp_counts]
+            others = f"zeros of other sign: {self.zero_signs}; NaNs: {self.nans}"
+            rows["elements by ULPs off"] = f"{', '.join(counts) or 'none'}; {others}"
         return rows
 
     def facts(self) -> dict[str, int | str]:
         """Return how far the elements are off, for programs: the first one, and the most, as they are counted."""
         return {
             "ulps_of_first": "NaN" if self.ulps is None else self.ulps,
-            "ulps_at_most": max((count.largest for count in self.ulp_counts), default=0),
+            "ulps_at_most": max((largest for _, largest, _ in self.ulp_counts), default=0),
         }
 
 
 def compare_bits(expected: NDArray[np.float32], found: NDArray[np.float32]) -> BitDifference | None:
     """Return how two tensors differ, or None if all bits are equal.
 
-    -0 differs from +0, and a NaN differs from a NaN with another payload.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the shapes differ, or an array isn't float32.
+    -0 differs from +0, and a NaN differs from a NaN with another payload. An `InvalidArgumentError` is raised if the
+    shapes differ, or an array isn't float32.
     """
     if expected.shape != found.shape or not expected.dtype == found.dtype == np.float32:
         raise InvalidArgumentError(
@@ -130,8 +115,8 @@ def bits_of(value: np.float32) -> str:
     return f"{np.float32(value).view(np.uint32):08x}"
 
 
-def _ulp_counts(distances: NDArray[np.uint64]) -> Iterator[UlpCount]:
+def _ulp_counts(distances: NDArray[np.uint64]) -> Iterator[tuple[int, int, int]]:
     _, exponents = np.frexp(distances.astype(np.float64))  # exact: below 2^33
     for exponent, count in enumerate(np.bincount(exponents)):
         if count:
-            yield UlpCount(1 << (exponent - 1), (1 << exponent) - 1, int(count))
+            yield 1 << (exponent - 1), (1 << exponent) - 1, int(count)

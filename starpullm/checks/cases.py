@@ -190,12 +190,8 @@ def one_record(asked: Asked, ranks: int) -> Iterator[Case]:
 def find_record(name: str) -> GoldenRecord:
     """Return the shipped record of this name, or else the record in the file of this name.
 
-    The name of a shipped record may end in ``.json``, if there is no such file.
-
-    Raises
-    ------
-    FormatError, FileError
-        If the file doesn't contain a record, or can't be read.
+    The name of a shipped record may end in ``.json``, if there is no such file. A file that isn't a record or can't be
+    read raises a `FormatError` or a `FileError`.
     """
     shipped = name.removesuffix(".json")
     if shipped in SHIPPED_RECORDS and (shipped == name or not Path(name).exists()):

@@ -125,20 +125,11 @@ class Check:
     ) -> Result:
         """Return the verdict: failed if there is a finding, or if what was measured isn't within its limit.
 
-        Parameters
-        ----------
-        compared
-            How much, in the check's unit.
-        findings
-            What is wrong; ``count`` says how many there are, if these are only the first.
-        measured, limit
-            In one unit; without a measurement, the number of findings and 0. NaN is beyond every limit.
-        undecided
-            Why there is no verdict: nothing is comparable, or if something was compared, it doesn't decide.
-        note
-            What there is to know of the run, whatever its outcome.
-        facts
-            For programs.
+        ``compared`` says how much, in the check's unit. ``findings`` are what is wrong; ``count`` says how many there
+        are, if these are only the first. ``measured`` and ``limit`` have one unit; without a measurement they are the
+        number of findings and 0, and NaN is beyond every limit. ``undecided`` says why there is no verdict: nothing is
+        comparable, or if something was compared, it doesn't decide. ``note`` is what there is to know of the run,
+        whatever its outcome; ``facts`` are for programs.
         """
         count = len(findings) if count is None else count
         beyond = measured is not None and not (limit is None or measured <= limit)

@@ -44,13 +44,12 @@ class GrowthOverRuntimes(_Growth):
 
     def run(self, place: object, case: Case) -> Result:
         """Start and close runtimes, in a process that has none."""
-        del place, case
         runtimes = {
             "a runtime": lambda: Runtime("1x1", "eager").close(),
             "a runtime with a scheduler that is not there": lambda: _refuse("1x1", "nothing"),
             "a runtime with too many workers": lambda: _refuse("100000x1", "eager"),
         }
-        return find_growth_of_each(runtimes, warm_up=2, renewals=1).judged_by(self.result)
+        return self.result(**find_growth_of_each(runtimes, warm_up=2, renewals=1))
 
 
 @check
@@ -76,7 +75,7 @@ class GrowthOverSteps(_Growth):
                 trainer.clear_trace()
 
             found = find_growth("steps", repeat, warm_up=steps // 4, repetitions=steps, renewals=2 * STEPS)
-        return found.judged_by(self.result)
+        return self.result(**found)
 
 
 @check
@@ -105,8 +104,7 @@ class GrowthOverTrainers(_Growth):
                     Observer(trainer).release()
                     trainer.save_state(states)
 
-        found = find_growth("trainers", repeat, warm_up=5, repetitions=20, renewals=1)
-        return found.judged_by(self.result)
+        return self.result(**find_growth("trainers", repeat, warm_up=5, repetitions=20, renewals=1))
 
 
 def _refuse(partition: str, scheduler: str) -> None:

@@ -1,38 +1,184 @@
-"""Runs checks in child processes, of which each configuration of the runtime has one.
+"""Runs checks in child processes, of which each configuration of the runtime has one, kept between the calls.
 
 Checks share only the runtime: each makes a trainer of its own from the record's model, whose hash is compared before
-each use, so every check begins at the initial state.
+each use, so every check begins at the initial state. A child that crashes or hangs is reported, and the next call of
+its configuration gets a new child.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from starpullm.binding import allocations
 from starpullm.checks.place import Place, Workplace
 from starpullm.checks.result import Result, worst_of
+from starpullm.errors import InvalidArgumentError, StateError
 from starpullm.machine import inspect_machine
-from starpullm.processes import pool
-from starpullm.processes.children import Child, find_function
-from starpullm.processes.pool import DEFAULT_TIME_LIMIT, MAX_TIME_LIMIT, RuntimeConfiguration
+from starpullm.processes.children import Answered, Child, Lost, Reply, find_function, location_of
+from starpullm.processes.lock import machine_lock
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["DEFAULT_TIME_LIMIT", "MAX_TIME_LIMIT", "Pool", "RuntimeConfiguration"]
+DEFAULT_TIME_LIMIT = 60.0
+"""Seconds for one call."""
 
-_Report: TypeAlias = dict[str, Any]
-"""A `Result` as JSON values."""
+MAX_TIME_LIMIT = 7 * 24 * 3600.0
+"""No child lives longer (`processes/children.py`)."""
 
 
-def machine_in_child(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return ``Machine.as_json()`` from a child, so that this process needn't open the native library."""
-    with Child("machine", _describe_machine, {}, environment=environment) as child:
+class RuntimeConfiguration(NamedTuple):
+    """The settings that a runtime is started with."""
+
+    partition: str
+    scheduler: str
+    ranks: int = 1
+
+    @property
+    def id(self) -> str:
+        """The configuration as part of a test's name."""
+        return str(self).replace(" ", "-")
+
+    def __str__(self) -> str:
+        return f"{self.partition} {self.scheduler}" + (f" {self.ranks} ranks" if self.ranks > 1 else "")
+
+
+class Pool:
+    """The children; a context manager. Of all pools of this user on this machine, only one child runs at a time.
+
+    The environment is in addition to this process's. Unless the pool is sticky, every call gets a new child. ``hold``
+    gives a context in which this process holds the machine's lock.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        *,
+        sticky: bool = True,
+        hold: Callable[[], AbstractContextManager[None]] | None = None,
+    ) -> None:
+        self._hold = hold or machine_lock
+        self._directory = tempfile.TemporaryDirectory(prefix="starpullm-checks-")
+        self._children: dict[RuntimeConfiguration | int, Child] = {}
+        self._sticky = sticky
+        self._environment = {"STARPU_HOME": self._directory.name} if "STARPU_HOME" not in os.environ else {}
+        self._environment.update(environment or {})
+        self.costs: Counter[str] = Counter()
+        """The ``processes`` that were started, and the calls that they have ``served``."""
+        self.failures: list[str] = []
+        """How children have failed at their end, when all calls had been answered."""
+
+    def call(
+        self,
+        where: RuntimeConfiguration | int,
+        function: Callable[..., object],
+        *,
+        time_limit: float = DEFAULT_TIME_LIMIT,
+        counts_allocations: bool = False,
+        environment: Mapping[str, str] | None = None,
+        **arguments: object,
+    ) -> Reply:
+        """Call a module-level function in the child of a configuration, with a place and JSON values as arguments.
+
+        The place is a ``Place``, or without a runtime a ``Workplace``; what the function returns is a ``Result`` or
+        None, over ranks the worst one. The child imports the function's module: by name if it belongs to this package,
+        otherwise from its file. After so many seconds the child is ended. To count allocations, or with an environment
+        in addition to that of the others, the call gets a child of its own; and one without a runtime if ``where`` is a
+        number of ranks.
+
+        `InvalidArgumentError` is raised for a time limit that isn't positive or is more than `MAX_TIME_LIMIT`, and for
+        a function that the child couldn't find; `StateError` if another process uses the machine for too long.
+        """
+        if not 0 < time_limit <= MAX_TIME_LIMIT:
+            raise InvalidArgumentError(
+                f"time_limit: found {time_limit:g}, expected a positive number of seconds, at most {MAX_TIME_LIMIT:g}"
+            )
+        request = {**location_of(function), "arguments": arguments}
+        added = {**(allocations.preloading() if counts_allocations else {}), **(environment or {})}
+        with self._hold():
+            return self._ask(where, request, time_limit, added)
+
+    def close(self) -> None:
+        """End all children; may be called twice."""
+        while self._children:
+            _, child = self._children.popitem()
+            try:
+                with self._hold():
+                    self._note(child.end())
+            except StateError as error:  # its end would need the machine
+                child.kill()
+                self.failures.append(str(error))
+        self._directory.cleanup()
+
+    def pids(self) -> dict[RuntimeConfiguration | int, int]:
+        """Return the process number of each child, of its rank 0."""
+        return {where: child.pids[0] for where, child in self._children.items()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(
+        self,
+        where: RuntimeConfiguration | int,
+        request: Mapping[str, Any],
+        time_limit: float,
+        added: Mapping[str, str],
+    ) -> Reply:
+        """Let a child answer, after starting it unless it is running; then keep it, or end it."""
+        is_kept = self._sticky and not added and not isinstance(where, int)
+        child = self._children.pop(where, None)
+        if child is not None and not is_kept:
+            self._note(child.end())
+            child = None
+        is_running = child is not None
+        child = child or self._new_child(where, request["function"], added)
+        try:
+            started = Answered(None) if is_running else child.start()
+            if not isinstance(started, Answered):
+                child.end()
+                return started
+            self.costs.update(processes=not is_running, served=1)
+            reply = child.ask(request, time_limit)
+        except BaseException:  # Ctrl-C, or the time limit of another plugin: the next call must not get this reply
+            child.kill()
+            raise
+        if is_kept and not isinstance(reply, Lost):
+            self._children[where] = child
+        else:
+            reply = child.end() or reply
+        is_value = isinstance(reply, Answered) and reply.value is not None
+        return Answered(Result.from_json(reply.result())) if is_value else reply
+
+    def _new_child(self, where: RuntimeConfiguration | int, name: str, added: Mapping[str, str]) -> Child:
+        alone = isinstance(where, int)
+        return Child(
+            name if alone else str(where),
+            _answer_checks,
+            {"directory": self._directory.name, "configuration": None if alone else where},
+            ranks=where if isinstance(where, int) else where.ranks,
+            environment={**self._environment, **added},
+            request_name="the check",
+        )
+
+    def _note(self, lost: Lost | None) -> None:
+        if lost is not None:
+            self.failures.append(lost.text)
+
+
+def machine_in_child() -> dict[str, Any]:
+    """Return what `inspect_machine` finds in a child, so that this process needn't open the native library."""
+    with Child("machine", _describe_machine, {}) as child:
         report: dict[str, Any] = child.start().result()
         return report
 
@@ -40,35 +186,26 @@ def machine_in_child(environment: Mapping[str, str] | None = None) -> dict[str, 
 # ---- In the child ----
 
 
-_Service: TypeAlias = tuple[None, Callable[[Mapping[str, Any]], _Report | None]]
-"""Takes requests that name a check and its arguments, and answers with its report, if it has one."""
-
-
 @contextmanager
-def _answer_checks(comm: Comm | None, directory: str, configuration: Sequence[Any]) -> Iterator[_Service]:
-    """Start the runtime, and run checks there."""
-    report_phase("starting the runtime")
-    partition, scheduler, _ = configuration
+def _answer_checks(
+    comm: Comm | None, directory: str, configuration: list[Any] | None
+) -> Iterator[tuple[None, Callable[[Mapping[str, Any]], dict[str, Any] | None]]]:
+    """Start a runtime, if there is a configuration of one, and answer a function and its arguments with its result."""
     own_directory = _own_directory(comm, directory)
-    with Runtime(partition, scheduler, comm) as runtime:
-        yield _service(Place(runtime, own_directory), comm)
+    with ExitStack() as stack:
+        place: Place | Workplace = Workplace(Path(directory), comm)
+        if configuration is not None:
+            report_phase("starting the runtime")
+            partition, scheduler, _ = configuration
+            place = Place(stack.enter_context(Runtime(partition, scheduler, comm)), own_directory)
 
+        def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
+            report_phase(f"running {request['function']}")
+            result: Result | None = find_function(request)(place, **request["arguments"])
+            results = [found for found in (comm.allgather(result) if comm else [result]) if found is not None]
+            return worst_of(results).as_json() if results else None
 
-@contextmanager
-def _answer_alone(comm: Comm | None, directory: str) -> Iterator[_Service]:
-    """Start nothing, and run checks."""
-    _own_directory(comm, directory)
-    yield _service(Workplace(Path(directory), comm), comm)
-
-
-def _service(place: Place | Workplace, comm: Comm | None) -> _Service:
-    def answer(request: Mapping[str, Any]) -> _Report | None:
-        report_phase(f"running {request['function']}")
-        result: Result | None = find_function(request)(place, **request["arguments"])
-        results = [found for found in (comm.allgather(result) if comm else [result]) if found is not None]
-        return worst_of(results).as_json() if results else None
-
-    return None, answer
+        yield None, answer
 
 
 def _own_directory(comm: Comm | None, directory: str) -> Path:
@@ -87,13 +224,4 @@ def _own_directory(comm: Comm | None, directory: str) -> Path:
 
 @contextmanager
 def _describe_machine(comm: None) -> Iterator[tuple[dict[str, Any], Callable[[object], None]]]:
-    yield inspect_machine().as_json(), lambda request: None
-
-
-class Pool(pool.Pool):
-    """A pool of children that run checks; the values of their answers are results, or None.
-
-    A check gets a ``Place``, or without a runtime a ``Workplace``.
-    """
-
-    services = pool.Services(_answer_checks, _answer_alone, Result.from_json)
+    yield inspect_machine(), lambda request: None

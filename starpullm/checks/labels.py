@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from starpullm.checks.execution_order import INSIDE_BLOCK
-from starpullm.checks.names import TaskName
 from starpullm.trace import AccessMode, Trace
 
 _OF_SUB_BATCH = re.compile(r"(?:activations|activation_grads|inputs|targets)\b[^#]*#(\d+)$")
@@ -45,23 +44,23 @@ def wrong_labels(trace: Trace, ranks: int = 1) -> Iterator[str]:
         for access in np.flatnonzero(wrong).tolist():
             task = int(task_of[access])
             name = trace.handles[int(handles[access])].name
-            yield f"{TaskName.of(trace[task])}: found {field} {tasks[field][task]}, expected that of {name}"
+            yield f"{trace[task]}: found {field} {tasks[field][task]}, expected that of {name}"
     has_home = tasks["sub_batch"] >= 0
     for task in np.flatnonzero(has_home & (tasks["rank"] != tasks["sub_batch"] // per_rank)).tolist():
-        yield f"{TaskName.of(trace[task])}: found rank {tasks['rank'][task]}, expected the home of its sub-batch"
+        yield f"{trace[task]}: found rank {tasks['rank'][task]}, expected the home of its sub-batch"
     for task in np.flatnonzero(tasks["worker"] < _NO_WORKER).tolist():
         worker = tasks["worker"][task]
-        yield f"{TaskName.of(trace[task])}: found worker {worker}, expected {_NO_WORKER} where this rank doesn't run it"
+        yield f"{trace[task]}: found worker {worker}, expected {_NO_WORKER} where this rank doesn't run it"
     is_transfer = np.array([operation == "transfer" for operation in trace.operations])
     for task in np.flatnonzero(is_transfer[tasks["operation"]]).tolist():
         modes = [access.mode for access in trace[task].accesses]
         if modes != _OF_A_TRANSFER:
             found, expected = (", ".join(mode.name for mode in some) for some in (modes, _OF_A_TRANSFER))
-            yield f"{TaskName.of(trace[task])}: found accesses {found}, expected {expected}"
+            yield f"{trace[task]}: found accesses {found}, expected {expected}"
     late = np.diff(tasks["submit_ns"], prepend=1) < 0
     for task in np.flatnonzero(late).tolist():
         time_ns = tasks["submit_ns"][task]
-        yield f"{TaskName.of(trace[task])}: submitted at {time_ns} ns, expected a time that is not before the last"
+        yield f"{trace[task]}: submitted at {time_ns} ns, expected a time that is not before the last"
 
 
 def foreign_values(trace: Trace) -> Iterator[str]:
@@ -80,8 +79,8 @@ def foreign_values(trace: Trace) -> Iterator[str]:
             continue
         writer, compared = written.get(handle), 1 if inside[handle].startswith("grads") else 2
         if mode != AccessMode.WRITE and writer is not None and owners[writer][:compared] != owners[task][:compared]:
-            of_other = f"expected one of its own block and sub-batch, found that of {TaskName.of(trace[writer])}"
-            yield f"{TaskName.of(trace[task])}: value of {inside[handle]}: {of_other}"
+            of_other = f"expected one of its own block and sub-batch, found that of {trace[writer]}"
+            yield f"{trace[task]}: value of {inside[handle]}: {of_other}"
         if mode != AccessMode.READ:
             written[handle] = task
 

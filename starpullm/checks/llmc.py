@@ -98,13 +98,6 @@ def run_llmc(
     Over ranks all ranks must call it; rank 0 runs llm.c, and all get the same result or the same exception. The result
     is kept in the directory, so that llm.c isn't run again with the same library (docs/suite.md says how to build it)
     and record.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the library can't be opened, lacks a function, or its model isn't laid out like llm.c's.
-    RuntimeFailureError
-        If llm.c ends its process, crashes or exceeds the time limit.
     """
     answer: LlmcReference | StarpullmError | None = None
     if comm is None or comm.Get_rank() == 0:

@@ -12,14 +12,13 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from starpullm.binding import allocations
 from starpullm.binding.allocations import Site
 from starpullm.binding.library import find_library
-from starpullm.checks.result import Finding, Result
+from starpullm.checks.result import Finding
 from starpullm.checks.source_line import source_line
 
 KEPT_PER_THREAD = 1
@@ -38,44 +37,13 @@ FREEING_SECONDS = 2.0
 """How long to wait for what a worker frees after the end of its last task."""
 
 
-@dataclass(frozen=True)
-class Leak:
-    """What is left of the allocations of one place, or of another resource."""
-
-    place: str
-    """Module and function; or what the resource is called."""
-    left: int
-    left_bytes: int | None
-    """None: the resource has no size."""
-    repetitions: int
-    operation: str = ""
-    """What was repeated, if that is one of several operations."""
-
-    def __str__(self) -> str:
-        left = f"{self.left} left of {self.repetitions} repetitions"
-        if self.left_bytes is not None:
-            left = f"{self.left_bytes / self.repetitions:.4g} bytes a repetition, {left}"
-        return ": ".join(filter(None, (self.operation, self.place, left)))
-
-
-class Growth(NamedTuple):
-    """What repetitions have left: the library's leaks, then those of other modules, then other resources."""
-
-    repeated: str
-    compared: int
-    """The library's allocations."""
-    leaks: Sequence[Leak]
-
-    def judged_by(self, verdict: Callable[..., Result]) -> Result:
-        """Return a check's verdict."""
-        findings = [Finding(str(leak)) for leak in self.leaks]
-        return verdict(compared=self.compared, findings=findings, note=self.repeated)
-
-
 def find_growth(
     repeated: str, repeat: Callable[[int], None], *, warm_up: int, repetitions: int, renewals: int
-) -> Growth:
+) -> dict[str, Any]:
     """Compare what repetitions allocate with what of it has been freed after some more repetitions.
+
+    What is returned are arguments of ``Check.result``. They count the library's allocations; findings are the library's
+    leaks, then those of other modules, then those of other resources.
 
     The process must have preloaded the library of ``binding.allocations``. A leak is:
 
@@ -85,28 +53,12 @@ def find_growth(
     - in both halves of the repetitions, as many file descriptors or threads as there are repetitions, or more, or
       ``OBJECTS_KEPT`` times as many objects of Python.
 
-    Parameters
-    ----------
-    repeated
-        What is repeated, for messages; a plural.
-    repeat
-        Called with a number of repetitions, which it makes and waits for.
-    warm_up
-        Number of repetitions in which everything is allocated that is allocated once.
-    repetitions
-        Number of repetitions whose allocations are counted; even.
-    renewals
-        Number of repetitions after them, in which everything is renewed that lasts longer than one repetition.
-
-    Raises
-    ------
-    StateError
-        If the library that counts isn't preloaded.
-    InvalidArgumentError
-        If the library under test has allocated nothing.
+    ``repeat`` makes a number of repetitions, and waits for them. In ``warm_up`` repetitions everything is allocated
+    that is allocated once. The allocations of an even number of ``repetitions`` are counted. In so many ``renewals``
+    after them everything is renewed that lasts longer than one repetition.
     """
     leaks, made = _repeat(repeat, warm_up, repetitions, renewals, OBJECTS_KEPT)
-    return Growth(f"{repetitions} {repeated}", made, leaks)
+    return {"compared": made, "findings": [Finding(leak) for leak in leaks], "note": f"{repetitions} {repeated}"}
 
 
 def find_growth_of_each(
@@ -116,14 +68,14 @@ def find_growth_of_each(
     repetitions: int = 10,
     renewals: int = 3,
     pools: bool = False,
-) -> Growth:
+) -> dict[str, Any]:
     """Repeat each of several operations, and find as ``find_growth`` what it leaves; a leak says whose it is.
 
     After each call everything is there again that the next one needs. With ``pools`` other modules have pools that may
     grow in so few repetitions, as StarPU-MPI and MPI do for messages of ranks that are ahead. Then only what the
     library allocates is compared, by itself or through the C library.
     """
-    leaks: list[Leak] = []
+    findings: list[Finding] = []
     compared = 0
     gc.collect()
     gc.freeze()  # then looking for unreachable objects, which is done for each operation, is fast
@@ -135,11 +87,12 @@ def find_growth_of_each(
                     call()
 
             left, made = _repeat(repeat, warm_up, repetitions, renewals, OBJECTS_KEPT_EARLY, pools)
-            leaks += [replace(leak, operation=name) for leak in left]
+            findings += [Finding(f"{name}: {leak}") for leak in left]
             compared += made
     finally:
         gc.unfreeze()
-    return Growth(f"{len(operations)} operations, {repetitions} times each", compared, leaks)
+    note = f"{len(operations)} operations, {repetitions} times each"
+    return {"compared": compared, "findings": findings, "note": note}
 
 
 def _repeat(
@@ -149,7 +102,7 @@ def _repeat(
     renewals: int,
     objects_kept: int,
     pools: bool = False,
-) -> tuple[list[Leak], int]:
+) -> tuple[list[str], int]:
     """Return what repetitions leave, and how many allocations the library has made in them."""
     allocations.start()
     _resources()  # Python keeps something of the first call
@@ -162,22 +115,22 @@ def _repeat(
     allocations.stop()
     repeat(renewals)
     own = str(find_library())
+
+    def compared() -> list[Site]:
+        sites = allocations.sites()
+        libc = (site for site in sites if Path(site.module).name.startswith("libc."))
+        return [*(site for site in sites if site.module == own), *libc] if pools else sites
+
     deadline = time.monotonic() + FREEING_SECONDS
-    while leaking_places(sites := _compared(own, pools), own, repetitions) and time.monotonic() < deadline:
+    while leaking_places(sites := compared(), own, repetitions) and time.monotonic() < deadline:
         time.sleep(0.01)
-    leaks = [_leak_of(place, repetitions) for place in leaking_places(sites, own, repetitions)]
+    leaks = []
+    for place in leaking_places(sites, own, repetitions):
+        left, of_each = sum(site.live for site in place), sum(site.live_bytes for site in place) / repetitions
+        size = f"{of_each:.4g} bytes a repetition, {left} left of {repetitions} repetitions"
+        leaks.append(f"{place_of(place[0])}: {size}")
     leaks += growing_resources(resources, repetitions, objects_kept)
     return leaks, sum(site.made for site in sites if site.module == own)
-
-
-def _compared(own: str, pools: bool) -> list[Site]:
-    """Return the sites; if others have pools, those of the module ``own`` and of the C library."""
-    sites = allocations.sites()
-    return [site for site in sites if site.module == own or _is_libc(site)] if pools else sites
-
-
-def _is_libc(site: Site) -> bool:
-    return Path(site.module).name.startswith("libc.")
 
 
 def leaking_places(sites: Sequence[Site], own: str, repetitions: int) -> list[tuple[Site, ...]]:
@@ -195,11 +148,6 @@ def leaking_places(sites: Sequence[Site], own: str, repetitions: int) -> list[tu
         )
     ]
     return sorted(leaking, key=lambda of: (of[0].module != own, -sum(site.live_bytes for site in of), of[0].offset))
-
-
-def _leak_of(sites: Sequence[Site], repetitions: int) -> Leak:
-    left, left_bytes = (sum(counts) for counts in zip(*((site.live, site.live_bytes) for site in sites), strict=True))
-    return Leak(place_of(sites[0]), left, left_bytes, repetitions)
 
 
 def place_of(site: Site) -> str:
@@ -221,10 +169,10 @@ def _resources() -> dict[str, int]:
     }
 
 
-def growing_resources(resources: Sequence[dict[str, int]], repetitions: int, objects_kept: int) -> Iterator[Leak]:
+def growing_resources(resources: Sequence[dict[str, int]], repetitions: int, objects_kept: int) -> Iterator[str]:
     """Yield the resources that have grown in both halves; they were counted before, between and after these."""
     first, middle, last = resources
     for resource in first:
         allowed = repetitions // 2 * (objects_kept if resource == _OBJECTS else 1)
         if min(middle[resource] - first[resource], last[resource] - middle[resource]) >= allowed:
-            yield Leak(resource, last[resource] - first[resource], None, repetitions)
+            yield f"{resource}: {last[resource] - first[resource]} left of {repetitions} repetitions"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,30 +39,6 @@ class InstrumentFinding:
     kind: FindingKind
     offset: int
     count: int
-
-
-@dataclass(frozen=True, slots=True)
-class InstrumentCounts:
-    """What the instruments have looked at.
-
-    ``pages`` counts the tasks' first reads of a page and first writes to one, as the audit saw them. The others count
-    elements: ``poisoned`` those of what tasks declare to write that held the NaN before the task, ``poisoned_between``
-    those of buffers between submissions, ``searched`` those that were searched for it after a task.
-    """
-
-    pages: int
-    poisoned: int
-    poisoned_between: int
-    searched: int
-
-
-@dataclass(frozen=True, slots=True)
-class SessionShare:
-    """What a rank has of a session, and what it has done so far; see ``starpullm_session_share``."""
-
-    handles: int
-    submitted: int
-    exchanged: int
 
 
 class Observer:
@@ -99,23 +76,21 @@ class Observer:
         """
         return prototypes.release(self._trainer._handle)
 
-    def counts(self) -> InstrumentCounts:
+    def counts(self) -> Any:
         """Wait for all submitted tasks and return what the instruments have looked at since the last ``clear_trace``.
 
-        Raises
-        ------
-        StateError
-            If the trainer has no instruments.
+        Its ``pages`` are the tasks' first reads of a page and first writes to one, as the audit saw them. The others
+        count elements: ``poisoned`` those of what tasks declare to write that held the NaN before the task,
+        ``poisoned_between`` those of buffers between submissions, ``searched`` those that were searched for it after a
+        task. A `StateError` is raised if the trainer has no instruments.
         """
-        counts = structs.new("instrument_counts")
-        prototypes.call("session_instrument_counts", self._trainer._handle, counts)
-        return InstrumentCounts(counts.pages, counts.poisoned, counts.poisoned_between, counts.searched)
+        (counts,) = prototypes.results("session_instrument_counts", self._trainer._handle)
+        return counts
 
-    def share(self) -> SessionShare:
-        """Return this rank's handles, the tasks that it has submitted, and those of others that it had to do with."""
-        share = structs.new("session_share")
-        prototypes.call("session_share", self._trainer._handle, share)
-        return SessionShare(share.handles, share.submitted, share.exchanged)
+    def share(self) -> Any:
+        """Return how many ``handles`` this rank has, has ``submitted`` tasks, and ``exchanged`` with other ranks."""
+        (share,) = prototypes.results("session_share", self._trainer._handle)
+        return share
 
     def findings(self) -> list[InstrumentFinding]:
         """Wait for all submitted tasks and return what the instruments found since the last ``clear_trace``.

@@ -6,12 +6,12 @@ It is apart because it uses pytest's assertion rewriting, which other checks don
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 import linecache
-import sys
 import traceback
 from collections.abc import Mapping
-from pathlib import Path
+from importlib.machinery import SourceFileLoader
+from types import CodeType
 from typing import Any, Final
 
 from starpullm.checks.place import Place
@@ -26,8 +26,8 @@ def run_own(place: Place, *, location: Mapping[str, str], arguments: Mapping[str
     The result is None if it asserts nothing either. On several ranks a failed assertion is raised: the other ranks may
     wait for this one, so all of them are ended.
     """
-    _import_rewritten(location["module"], Path(location["file"]))
-    function = find_function(location)
+    importlib.import_module("_pytest.assertion.util")._assertion_pass = _PASSES  # type: ignore[attr-defined]
+    function = find_function(location, _Rewriting)
     report_phase(f"running {function.__name__}")
     before = _PASSES.count
     try:
@@ -80,21 +80,15 @@ class _Passes:
 _PASSES: Final = _Passes()
 
 
-def _import_rewritten(name: str, path: Path) -> None:
-    """Import a module from its file, with the assert statements that pytest would make of its own."""
-    if name in sys.modules:
-        return
-    rewrite: Any = importlib.import_module("_pytest.assertion.rewrite")
-    importlib.import_module("_pytest.assertion.util")._assertion_pass = _PASSES  # type: ignore[attr-defined]
-    source = path.read_bytes()
-    tree = ast.parse(source, str(path))
-    rewrite.rewrite_asserts(tree, source, str(path), _PASSES)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    linecache.checkcache(str(path))
-    try:
-        exec(compile(tree, str(path), "exec", dont_inherit=True), vars(module))
-    except BaseException:
-        del sys.modules[name]  # as `import` does: otherwise a later call would find a module without its functions
-        raise
+class _Rewriting(SourceFileLoader):
+    """Imports a module from its file, with the assert statements that pytest would make of its own."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the source, whatever was compiled of it before."""
+        rewrite: Any = importlib.import_module("_pytest.assertion.rewrite")
+        source = self.get_data(self.path)
+        tree = ast.parse(source, self.path)
+        rewrite.rewrite_asserts(tree, source, self.path, _PASSES)
+        linecache.checkcache(self.path)
+        code: CodeType = compile(tree, self.path, "exec", dont_inherit=True)
+        return code

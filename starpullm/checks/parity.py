@@ -15,7 +15,6 @@ from starpullm.checks.cases import Asked, Case, Promise, find_record, pipeline_c
 from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.execution_order import execution_order
 from starpullm.checks.llmc import run_llmc
-from starpullm.checks.names import TaskName
 from starpullm.checks.place import Place
 from starpullm.checks.references import (
     ExpectedValues,
@@ -100,21 +99,9 @@ class Parity(Check):
     ) -> Result:
         """Run a record's steps on a runtime. Over ranks all ranks must call this, and all get the same result.
 
-        Parameters
-        ----------
-        checkpoint
-            The record's model, from ``make_inputs``.
-        case
-            Sub-batches of each rank, reduction and tiles.
-        reference
-            Where expected values come from; by default the record is a golden one. Only that of rank 0 is used.
-        progress
-            Called after each step.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If the ranks, or a rank's sub-batches, don't divide the record's batch.
+        ``checkpoint`` is the record's model, from ``make_inputs``. Expected values come from the reference of rank 0;
+        by default the record is a golden one. ``progress`` is called after each step. An `InvalidArgumentError` is
+        raised if the ranks, or a rank's sub-batches, don't divide the record's batch.
         """
         own_sequences(runtime, record.batch_size, f"{record.name}: its", case.stages)
         reference = reference or GoldenReference(record, checkpoint)
@@ -261,9 +248,6 @@ def _describe_first(record: GoldenRecord, reference: Reference, found: _Found, n
     else:
         found.rows, found.facts = compared.rows(), compared.facts()
     found.rows["expected values"] = expected.source
-    found.rows["written last by"] = "; ".join(map(_writer, (task for _, task in writers))) or "no task of this step"
-
-
-def _writer(task: TaskRecord) -> str:
-    worker = f"worker {task.worker} of " if task.worker >= 0 else ""  # a transfer has none
-    return f"{TaskName.of(task)} on {worker}rank {task.rank}"
+    workers = (f"worker {task.worker} of " if task.worker >= 0 else "" for _, task in writers)  # a transfer has none
+    named = [f"{task} on {of}rank {task.rank}" for of, (_, task) in zip(workers, writers, strict=True)]
+    found.rows["written last by"] = "; ".join(named) or "no task of this step"

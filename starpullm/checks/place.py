@@ -77,12 +77,18 @@ def environment(**variables: str | None) -> Iterator[None]:
 @contextmanager
 def bound_to(units: set[int]) -> Iterator[None]:
     """Let this process, with all of its threads, use these processing units only, as mpirun and taskset do."""
-    before = {task: os.sched_getaffinity(task) for task in _tasks()}
+    before = {int(task.name): os.sched_getaffinity(int(task.name)) for task in Path("/proc/self/task").iterdir()}
+
+    def bind(to: Mapping[int, set[int]]) -> None:
+        for task, own in to.items():
+            with suppress(ProcessLookupError):  # a thread that has ended
+                os.sched_setaffinity(task, own)
+
     try:
-        _bind(dict.fromkeys(before, units))
+        bind(dict.fromkeys(before, units))
         yield
     finally:
-        _bind(before)
+        bind(before)
 
 
 @contextmanager
@@ -109,16 +115,6 @@ def captured_output() -> Iterator[Callable[[], str]]:
             for number, descriptor in zip((1, 2), saved, strict=True):
                 os.dup2(descriptor, number)
                 os.close(descriptor)
-
-
-def _tasks() -> list[int]:
-    return [int(task.name) for task in Path("/proc/self/task").iterdir()]
-
-
-def _bind(units: Mapping[int, set[int]]) -> None:
-    for task, own in units.items():
-        with suppress(ProcessLookupError):  # a thread that has ended
-            os.sched_setaffinity(task, own)
 
 
 def _set(variables: Mapping[str, str | None]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from starpullm.checks.cases import Case, find_record
 from starpullm.checks.check import Check, Needs, check
-from starpullm.checks.observer import Observer, SessionShare
+from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place
 from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
@@ -41,34 +41,24 @@ class Shape:
     """Of the gradient of each weight that is a matrix of a matmul."""
 
     @property
-    def ranks(self) -> int:
-        """The number of ranks."""
-        return len(self.owned)
-
-    @property
     def parameters(self) -> int:
         """The number of parameter tensors."""
         return 12 * self.layers + 4
 
     @property
-    def tiles_of_wte(self) -> int:
-        """The tiles of the token embedding's gradient."""
-        return self.tiles["wte"]
-
-    @property
     def tiles_of_layer(self) -> int:
         """The tiles of the gradients of a layer's four weights."""
-        return sum(self.tiles.values()) - self.tiles_of_wte
+        return sum(self.tiles.values()) - self.tiles["wte"]
 
     @property
     def gradients(self) -> int:
         """The tiles of all gradients; a bias has those of its weight, and all others have one."""
-        return self.layers * (4 + 2 * self.tiles_of_layer) + 3 + self.tiles_of_wte
+        return self.layers * (4 + 2 * self.tiles_of_layer) + 3 + self.tiles["wte"]
 
     def additions(self) -> Counter[tuple[int, int]]:
         """Return how often, for a tensor, a rank adds a gradient of another rank or its own: of (adding, added)."""
         pairs: Counter[tuple[int, int]] = Counter()
-        for added in range(1, self.ranks * self.sub_batches):
+        for added in range(1, len(self.owned) * self.sub_batches):
             adding = added & (added - 1)  # a tree of neighbours, then of neighbours' sums, and so on
             pairs[adding // self.sub_batches, added // self.sub_batches] += 1
         return pairs
@@ -92,7 +82,7 @@ def expected_handles(shape: Shape, rank: int) -> int:
 def expected_submitted(shape: Shape, rank: int) -> int:
     """Return the tasks of a step that a rank runs."""
     forward, loss = 10 * shape.layers + 4, 2
-    backward = (12 + shape.tiles_of_layer) * shape.layers + 4 + 2 * shape.tiles_of_wte
+    backward = (12 + shape.tiles_of_layer) * shape.layers + 4 + 2 * shape.tiles["wte"]
     tasks = shape.sub_batches * (forward + loss + backward) + 1 + shape.updates[rank]
     if shape.reduction == "tree":
         tasks += shape.parameters * sum(n for (adding, _), n in shape.additions().items() if adding == rank)
@@ -101,7 +91,7 @@ def expected_submitted(shape: Shape, rank: int) -> int:
 
 def expected_exchanged(shape: Shape, rank: int) -> int:
     """Return the messages of gradients of a step, and the tasks of other ranks that a rank has to do with."""
-    gradients, last = shape.gradients, shape.ranks - 1
+    gradients, last = shape.gradients, len(shape.owned) - 1
     if last == 0:
         return 0
     exchanged = gradients - shape.updates[rank]  # each update makes its copies of a parameter invalid
@@ -110,7 +100,7 @@ def expected_exchanged(shape: Shape, rank: int) -> int:
     if shape.reduction == "tree":
         exchanged += gradients * sum(n for (adding, added), n in shape.additions().items() if adding != rank == added)
     elif shape.reduction == "ordered":
-        from_before, to_next, of_wte = gradients * (rank > 0), gradients * (rank < last), 2 * shape.tiles_of_wte
+        from_before, to_next, of_wte = gradients * (rank > 0), gradients * (rank < last), 2 * shape.tiles["wte"]
         to_owners = gradients - shape.updates[last] if rank == last else shape.updates[rank]
         exchanged += from_before + to_next + of_wte + to_owners
     return exchanged
@@ -146,7 +136,7 @@ class SharesOfRanks(Check):
         rank, ranks = place.runtime.rank, range(place.runtime.ranks)
         statements = Statements()
         with traced_trainer(place, case, steps_in_flight=_SLOTS) as trainer:
-            shares: list[SessionShare] = []
+            shares = []
             for number in range(2):
                 trainer.submit(*own_batch(trainer, case.seed, number))
                 shares.append(Observer(trainer).share())

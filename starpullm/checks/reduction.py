@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,25 +28,14 @@ from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
 
 
 @dataclass(frozen=True, slots=True)
-class Multiplicity:
-    """How many times a sum contains a contribution."""
-
-    contribution: str
-    times: int
-
-    def __str__(self) -> str:
-        return f"{self.contribution} {'is missing' if self.times == 0 else f'is there {self.times} times'}"
-
-
-@dataclass(frozen=True, slots=True)
 class TensorError:
     """The error of one tensor at the element where ``ratio`` = error ÷ limit is largest.
 
     ``ratio`` is infinite for a value or a reference that isn't finite. ``num_beyond`` is the number of elements whose
     ratio is more than 1, ``num_not_finite`` that of values and ``num_without_reference`` that of references that aren't
-    finite. ``is_bounded`` is false if a sum has so many terms that no limit is known. ``explained_by`` lists
-    contributions that the sum doesn't contain exactly once, if these numbers explain the error, that is, if with them
-    every element is within its limit.
+    finite. ``is_bounded`` is false if a sum has so many terms that no limit is known. ``explained_by`` says how many
+    times the sum contains contributions that should be there exactly once, if these numbers explain the error, that is,
+    if with them every element is within its limit.
     """
 
     tensor: str
@@ -61,18 +50,19 @@ class TensorError:
     num_not_finite: int = 0
     num_without_reference: int = 0
     is_bounded: bool = True
-    explained_by: tuple[Multiplicity, ...] = ()
+    explained_by: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         line = (
             f"{self.tensor}{list(self.index)}: {self.actual!r}, expected {self.expected!r}: error {self.error:.3e} is "
             f"{self.ratio:.3g} of its limit; {self.num_beyond} of {self.num_elements} elements beyond it"
         )
-        return f"{line}; {', '.join(map(str, self.explained_by))}" if self.explained_by else line
+        times = (f"{name} {f'is there {n} times' if n else 'is missing'}" for name, n in self.explained_by.items())
+        return f"{line}; {', '.join(times)}" if self.explained_by else line
 
 
 def gradient_error(
-    tensor: str, actual: ArrayLike, reference: GradientReference, explained_by: tuple[Multiplicity, ...] = ()
+    tensor: str, actual: ArrayLike, reference: GradientReference, explained_by: Mapping[str, int] | None = None
 ) -> TensorError:
     """Compare a tensor with its reference, element by element."""
     values = np.asarray(actual, np.float64)
@@ -101,13 +91,11 @@ def gradient_error(
         num_not_finite=int((~is_finite).sum()),
         num_without_reference=int((~has_reference).sum()),
         is_bounded=bool((has_bound | ~has_reference).all()),
-        explained_by=explained_by,
+        explained_by=explained_by or {},
     )
 
 
-def multiplicities(
-    actual: ArrayLike, contributions: Mapping[str, GradientReference]
-) -> tuple[Multiplicity, ...] | None:
+def multiplicities(actual: ArrayLike, contributions: Mapping[str, GradientReference]) -> dict[str, int] | None:
     """Return how many times a sum contains each contribution, or None if no integers explain every element.
 
     The numbers are fitted by least squares over all elements and rounded to integers. They are returned only if the
@@ -135,7 +123,7 @@ def multiplicities(
     )
     if gradient_error("", values, counted).num_beyond:
         return None
-    return tuple(Multiplicity(name, int(n)) for name, n in zip(contributions, times, strict=True))
+    return dict(zip(contributions, times.tolist(), strict=True))
 
 
 _SMALL = np.float32(1e-19)
@@ -171,7 +159,8 @@ class GradientBounds(Check):
             wrong, compared = on_rank_0(trainer, partial(_other_activations, golden)) if has_bits else ([], 0)
             if wrong:
                 return self.result(compared=compared, findings=wrong)
-            if on_rank_0(trainer, partial(_are_gradients_finite, trainer.config.num_layers)):
+            grads = [key for key in execution_order(golden.model.num_layers) if key[0] == "grads"]
+            if on_rank_0(trainer, lambda tensor: all(np.isfinite(tensor(*key)).all() for key in grads)):
                 number, seed = 1, case.seed
                 trainer.step(*own_batch(trainer, seed, number))
             inputs, _ = generate_tokens(seed, number, golden.batch_size, golden.seq_len, golden.model.vocab_size)
@@ -198,21 +187,9 @@ class GradientBounds(Check):
     ) -> list[TensorError]:
         """Return the error of each parameter gradient.
 
-        Parameters
-        ----------
-        tensor
-            ``Trainer.tensor`` of a trainer with ``keep_activations``, after a step.
-        config
-            The model's sizes.
-        inputs
-            Input ids of that step (B, T).
-        sub_batches
-            S, that of the trainer.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If the sub-batches don't divide B.
+        ``tensor`` is ``Trainer.tensor`` of a trainer with ``keep_activations``, after a step; ``inputs`` are the input
+        ids of that step (B, T), and ``sub_batches`` is the trainer's S. An `InvalidArgumentError` is raised if these
+        don't divide B.
         """
         if sub_batches < 1 or len(inputs) % sub_batches:
             raise InvalidArgumentError(f"sub_batches: found {sub_batches}, expected a divisor of {len(inputs)}")
@@ -223,8 +200,8 @@ class GradientBounds(Check):
                 error = gradient_error(label, actual, reference)
                 if error.num_beyond and sub_batches > 1:
                     parts = _sub_batch_references(tensor, config, inputs, sub_batches, (name, layer))
-                    found = multiplicities(actual, parts) or ()
-                    wrong = tuple(entry for entry in found if entry.times != 1)
+                    found = multiplicities(actual, parts) or {}
+                    wrong = {name: times for name, times in found.items() if times != 1}
                     error = gradient_error(label, actual, reference, wrong)
                 errors.append(error)
         return errors
@@ -298,11 +275,6 @@ def _other_activations(golden: GoldenRecord, tensor: ReadTensor) -> tuple[list[F
             if tensor_digest(values) != golden.steps[0].digests[group][label]:
                 wrong.append(Finding(f"{group}/{label} of the first step: expected the record's bits, found others"))
     return wrong, compared
-
-
-def _are_gradients_finite(num_layers: int, tensor: ReadTensor) -> bool:
-    keys = (key for key in execution_order(num_layers) if key[0] == "grads")
-    return all(np.isfinite(tensor(*key)).all() for key in keys)
 
 
 def _sub_batch_references(

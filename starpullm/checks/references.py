@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from starpullm.runtime import Runtime
 from starpullm.schedules import number_of_pipelines
 from starpullm.trainer import Trainer
 
+if TYPE_CHECKING:
+    from starpullm.checks.llmc import LlmcReference
+
 RERUN_SECONDS = 300.0
 """Time limit of a run that is repeated for its values; 15 times what the 124M model was measured to take."""
 
@@ -37,24 +40,6 @@ class ExpectedValues:
     source: str
 
 
-class Reference(Protocol):
-    """What a run is compared with: a record of digests, and values on request."""
-
-    @property
-    def name(self) -> str:
-        """Name of the reference, for messages and reports."""
-
-    @property
-    def record(self) -> GoldenRecord:
-        """What llm.c computed."""
-
-    def expected_values(self, step: int, group: str, tensor: str, found: str = "") -> ExpectedValues:
-        """Return the values of a tensor, named like ``qkvw[1]``, after a step, from 0.
-
-        ``found`` is the digest that was found, for the message if the values aren't known.
-        """
-
-
 @dataclass(frozen=True)
 class GoldenReference:
     """A golden record, and its model, from which a run can be repeated."""
@@ -64,7 +49,11 @@ class GoldenReference:
     name: ClassVar[str] = "golden record"
 
     def expected_values(self, step: int, group: str, tensor: str, found: str = "") -> ExpectedValues:
-        """Return the record's values or, if it has none, those of a run on 1x1 with ref kernels and the same digest."""
+        """Return the values of a tensor, named like ``qkvw[1]``, after a step, from 0.
+
+        They are the record's or, if it has none, those of a run on 1x1 with ref kernels and the same digest. ``found``
+        is the digest that was found, for the message if the values aren't known.
+        """
         digest = self.record.steps[step].digests[group][tensor]
         values = self.record.raw_tensor(step, group, tensor)
         if values is not None:
@@ -80,6 +69,10 @@ class GoldenReference:
             return ExpectedValues(values, "from a run on 1x1 with the ref kernels, which has the record's digest")
         whose = "the digest that was found" if again == found else f"neither digest but {again}"
         return ExpectedValues(None, f"the record has a digest only, and a run on 1x1 with the ref kernels has {whose}")
+
+
+Reference: TypeAlias = "GoldenReference | LlmcReference"
+"""What a run is compared with: a record of digests, and values on request."""
 
 
 def why_not_comparable(runtime: Runtime, record: GoldenRecord) -> str:

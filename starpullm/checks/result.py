@@ -60,23 +60,19 @@ class Result:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a verdict on nothing: a fault that was found stands, but nothing else does.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If nothing was compared, and that isn't the outcome.
-        """
+        """Refuse a verdict on nothing, by an `InvalidArgumentError`; only a fault that was found stands."""
         if self.compared == 0 and self.outcome in (Outcome.PASSED, Outcome.INCONCLUSIVE):
             raise InvalidArgumentError(f"{self.check}: nothing was compared: {self.sentence}")
 
     def lines(self) -> list[str]:
         """Return the text: check, place, outcome and sentence, then the details."""
         place = "".join(f" {word} {of}" for word, of in (("of", self.where), ("on", self.ranks)) if of)
-        return [
-            f"{self.check}{place}: {self.outcome.value}: {self.sentence}",
-            *(f"  {line}" for line in self.details()),
-        ]
+        return [f"{self.check}{place}: {self.outcome.value}: {self.sentence}", *(f"  {of}" for of in self.details())]
+
+    def first_lines(self, most: int) -> list[str]:
+        """Return at most so many lines; another one says how many are missing."""
+        lines = self.lines()
+        return [*lines[:most], f"  … and {len(lines) - most} more lines"] if len(lines) > most else lines
 
     def details(self) -> Iterator[str]:
         """Yield the rows of the finding that is in the sentence, then the other findings with theirs."""

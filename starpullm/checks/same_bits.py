@@ -34,13 +34,7 @@ class SameBits(Check):
     unit = "tensors"
 
     def together(self, parts: Mapping[str, Arrays]) -> Result:
-        """Return the verdict on the tensors of runs, by names that say how they ran.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If the names, types or shapes of tensors differ.
-        """
+        """Return the verdict on the tensors of runs, by names that say how they ran."""
         (first, expected), *others = parts.items()
         findings: list[Finding] = []
         facts: dict[str, Any] = {}
@@ -84,7 +78,6 @@ class BitStability(SameBits):
         self, asked: Asked, ranks: int, case: Case, placement: RuntimeConfiguration | None
     ) -> Sequence[tuple[RuntimeConfiguration, Case]]:
         """Return all placements with all numbers of sub-batches."""
-        del placement
         places = [(place, count) for place in asked.configurations(ranks) for count in case.counts]
         if ranks > 1:
             places += [(place, ranks * count) for place in asked.configurations() for count in case.counts]
@@ -140,14 +133,12 @@ class Perturbation(SameBits):
 
     def placements(self, asked: Asked, ranks: int) -> Sequence[RuntimeConfiguration | None]:
         """Return one for each scheduler."""
-        del ranks
         return asked.perturbing_configurations
 
     def parts(
         self, asked: Asked, ranks: int, case: Case, placement: RuntimeConfiguration | None
     ) -> Sequence[tuple[RuntimeConfiguration, Case]]:
         """Return the plain run and the one with delays."""
-        del asked, ranks
         assert placement is not None
         return [(RuntimeConfiguration("1x1", "eager"), case._replace(delays=None)), (placement, case)]
 
@@ -169,11 +160,6 @@ def require_delays(trace: Trace, max_delay_us: int) -> None:
     """Refuse a run whose tasks weren't delayed: its bits show nothing.
 
     A task's delay is part of its time, and half of the delays are at least half of the longest one.
-
-    Raises
-    ------
-    RuntimeFailureError
-        If fewer than a quarter of the tasks took half of the longest delay.
     """
     tasks = trace.tasks[trace.tasks["worker"] >= 0]
     delayed = int(np.sum(tasks["end_ns"] - tasks["start_ns"] >= max_delay_us * 500))

@@ -33,7 +33,6 @@ class Scenarios(Check):
 
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
         """Yield a case for the plain kernels and one for the machine's best; no record is needed."""
-        del ranks
         yield from (Case(what=level or "best", seed=asked.seed) for level in LEVELS)
 
     def run(self, place: Workplace, case: Case) -> Result:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""What the library says of the machine and of its threads, also of those of ranks, compared with what Linux says."""
+"""What the library says of the machine and of the threads of one process or of ranks, compared with what Linux says."""
 
 from __future__ import annotations
 
@@ -26,40 +26,60 @@ _MOST_CORES = 1024
 """Cores that the library counts."""
 
 
-class _Threads(Check):
-    """What is asked is the same for every record, so there is one case."""
+@check
+class Threads(Check):
+    """Start runtimes on several topologies, and ask where their threads are: on cores enough for all ranks, and not.
+
+    One process also asks for topologies that are known and for this machine's own.
+    """
 
     family, unit = "interface", "statements"
+    claim = (
+        "what the library says of the machine and its threads is true, ranks of one machine have cores of their own if "
+        "there are enough of them, and a runtime leaves the process as it was"
+    )
+    fault = "the library says something untrue of machine or threads, or changes the process"
+    cannot_see = "topologies of machines that this one isn't, but for synthetic ones; machines of a cluster that differ"
+    needs = Needs(Where.ALONE)
 
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
-        """Yield the one case."""
-        del asked, ranks
+        """Yield the one case: what is asked is the same for every record."""
         yield Case()
 
-
-@check
-class MachineAndThreads(_Threads):
-    """Ask for topologies that are known, for this machine's own, and for the places of threads, in a fresh process."""
-
-    claim = "what the library says of the machine and its threads is true, and a runtime leaves the process as it was"
-    fault = "the library says something untrue of machine or threads, or changes the process"
-    cannot_see = "topologies of machines that this one isn't, but for synthetic ones"
-    needs = Needs(Where.ALONE, ranks=(1, 1))
-
-    def run(self, place: object, case: Case) -> Result:
-        """Start many runtimes in a process that has none."""
-        del place, case
-        statements = Statements()
-        signals = _caught_signals()
-        statements.equal("ABI version", header.abi_version(), prototypes.call("abi_version"))
-        _check_synthetic(statements)
+    def run(self, place: Workplace, case: Case) -> Result:  # type: ignore[override]  # a check that is alone
+        """Start runtimes on all ranks, in processes that have none."""
+        statements, comm = Statements(), place.comm
+        signals, units = _caught_signals(), os.sched_getaffinity(0)
+        if comm is None:
+            statements.equal("ABI version", header.abi_version(), prototypes.call("abi_version"))
+            _check_synthetic(statements)
         with environment(HWLOC_SYNTHETIC=None):
-            _check_processor(statements)
-            _check_bound_threads(statements)
-            _check_guest(statements, signals)
-        _check_cores_of_two_units(statements)
-        _check_unbound_threads(statements)
+            cores = len(own_cores())
+            if comm is None:
+                _check_processor(statements)
+            for partition in _partitions(cores):
+                _check_threads(statements, comm, partition, cores)
+            _check_guest(statements, comm, signals)
+        with environment(HWLOC_SYNTHETIC="numa:1 core:3 pu:1"):
+            for own in (units, {max(units)}):
+                with bound_to(own):
+                    _check_threads(statements, comm, "3x1", 0)
+        first = sorted(units)[: 2 if comm is None else None]
+        with environment(**cores_of_two_units(first)):
+            found = _check_threads(statements, comm, f"{len(first)}x1" if comm is None else "1x1", len(first))
+            info = machine_info()
+        counted = [info.cores, info.processing_units, info.synthetic]
+        statements.equal(
+            "cores, units and synthetic with two units in a core", [len(first), 2 * len(first), 0], counted
+        )
+        statements.equal("units that are not the first of a core's two", set(), found - set(first))
         return self.result(compared=statements.compared, findings=statements.wrong)
+
+
+def _partitions(cores: int) -> list[str]:
+    """Return one worker, and if there are cores for them two workers, and one of two threads."""
+    teams = ["1x2"] if machine_info().starpu_parallel_workers else []
+    return ["1x1", *(["2x1", *teams] if cores > 1 else [])]
 
 
 def _check_synthetic(statements: Statements) -> None:
@@ -86,20 +106,31 @@ def _check_processor(statements: Statements) -> None:
         statements.equal("processor", names[0], prototypes.text(info.processor))
 
 
-def _check_bound_threads(statements: Statements) -> None:
-    """Each worker has a unit of its own, which is the one that Linux says its thread may use."""
-    workers = min(len(own_cores()), 2)
-    partitions = [f"{workers}x1", *([f"1x{workers}"] if machine_info().starpu_parallel_workers else [])]
-    for partition in partitions:
-        with Runtime(partition) as runtime:
-            places = runtime.threads()
-            allowed = _single_units_of_threads()
-        expected = [(number, 0) if partition.endswith("x1") else (0, number) for number in range(workers)]
-        statements.equal(f"workers and threads of {partition}", expected, [tuple(place[:2]) for place in places])
-        statements.equal(f"units of each thread of {partition}", [1] * workers, [place.num_units for place in places])
-        units = {place.first_unit for place in places}
-        statements.equal(f"threads of {partition} with a unit of their own", workers, len(units))
-        statements.equal(f"units that Linux has bound no thread of {partition} to", set(), units - allowed)
+def _check_threads(statements: Statements, comm: Comm | None, partition: str, cores: int) -> set[int]:
+    """Compare where the threads are, on a machine with so many cores to bind to; return this rank's first units.
+
+    With cores enough for all ranks of this machine each thread has a unit of its own, which is the one that Linux says
+    it may use; otherwise all threads run wherever the process may.
+    """
+    node, parsed = os.uname().nodename, Partition.parse(partition)
+    with Runtime(partition, comm=comm) as runtime:
+        places, allowed = runtime.threads(), _single_units_of_threads()
+        mine = [(place.first_unit, place.num_units) for place in places]
+        everyone = comm.allgather((node, mine)) if comm else [(node, mine)]
+    here = [threads for where, threads in everyone if where == node]
+    whose = f"of {partition} on each of {len(here)} ranks, {cores} cores"
+    numbers = [(worker, thread) for worker in range(parsed.workers) for thread in range(parsed.threads)]
+    statements.equal(f"workers and threads {whose}", numbers, [tuple(place[:2]) for place in places])
+    first = {unit for unit, _ in mine}
+    if cores < sum(map(len, here)):
+        units = os.sched_getaffinity(0)
+        statements.equal(f"first unit and number of units {whose}", {(min(units), len(units))}, set(mine))
+    else:
+        statements.equal(f"numbers of units {whose}", {1}, {count for _, count in mine})
+        units_here = [unit for threads in here for unit, _ in threads]
+        statements.equal(f"units {whose}", len(units_here), len(set(units_here)))
+        statements.equal(f"units that Linux has bound no thread {whose} to", set(), first - allowed)
+    return first
 
 
 def _single_units_of_threads() -> set[int]:
@@ -124,41 +155,33 @@ def cores_of_two_units(units: Collection[int]) -> dict[str, str]:
     return {"HWLOC_SYNTHETIC": cores, "HWLOC_THISSYSTEM": "1"}
 
 
-def _check_cores_of_two_units(statements: Statements) -> None:
-    units = sorted(os.sched_getaffinity(0))[:2]
-    with environment(**cores_of_two_units(units)):
-        info = machine_info()
-        found = [info.cores, info.processing_units, info.synthetic]
-        statements.equal("cores, units and synthetic with two units in a core", [len(units), 2 * len(units), 0], found)
-        with Runtime(f"{len(units)}x1") as runtime:
-            places = [tuple(place[2:]) for place in runtime.threads()]
-    statements.equal("units of threads on cores of two units", [(unit, 1) for unit in units], sorted(places))
+def _check_guest(statements: Statements, comm: Comm | None, signals: list[int]) -> None:
+    """State that threads stay where mpirun has bound the rank, and that a runtime leaves its process alone.
 
-
-def _check_guest(statements: Statements, signals: list[int]) -> None:
-    """State that a runtime writes nothing, catches no signal and leaves the variables of the environment alone.
-
-    The process is bound to one unit, of which StarPU would warn; it does so if the user asks for it. `signals` are
-    those that the process caught before its first runtime.
+    It writes nothing, catches no signal and leaves the variables of the environment as they are. Of a process that is
+    bound to one unit StarPU would warn, as it does if the user asks for it. `signals` are those that the process caught
+    before its first runtime.
     """
     environ = ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ")
-    unit = max(os.sched_getaffinity(0))
-    for silent in (None, "0"):
+    units = sorted(os.sched_getaffinity(0), reverse=True)
+    unit = units[(comm.Get_rank() if comm else 0) % len(units)]
+    for silent in (None, "0") if comm is None else (None,):
         with environment(STARPU_SILENT=silent), bound_to({unit}):
             statements.equal("cores of a process that is bound to one unit", 1, machine_info().cores)
             before = signals, _variables(), environ.value
             with captured_output() as written:
-                with Runtime("1x1") as runtime:
+                with Runtime("1x1", comm=comm) as runtime:
                     places = [tuple(place[2:]) for place in runtime.threads()]
                     during = _caught_signals(), _variables(), environ.value
                 text = written()
         statements.equal(f"the thread's unit with STARPU_SILENT {silent}", [(unit, 1)], places)
-        for what, expected, found in zip(("caught signals", "variables", "environ"), before, during, strict=True):
-            statements.equal(f"{what} with STARPU_SILENT {silent}", expected, found)
-        if silent is None:
-            statements.equal("output of a runtime", "", text)
-        else:
-            statements.equal("StarPU's warning, which the user has asked for", True, "only one CPU" in text)
+        if comm is None:
+            for what, expected, found in zip(("caught signals", "variables", "environ"), before, during, strict=True):
+                statements.equal(f"{what} with STARPU_SILENT {silent}", expected, found)
+            if silent is None:
+                statements.equal("output of a runtime", "", text)
+            else:
+                statements.equal("StarPU's warning, which the user has asked for", True, "only one CPU" in text)
 
 
 def _caught_signals() -> list[int]:
@@ -174,72 +197,3 @@ def _variables() -> dict[str, bytes | None]:
     getenv.restype = ctypes.c_char_p
     names = ("STARPU_SILENT", "STARPU_WORKERS_NOBIND", "STARPU_MPI_NOBIND", "STARPU_NCPU", "STARPU_SCHED")
     return {name: getenv(name.encode()) for name in names}
-
-
-def _check_unbound_threads(statements: Statements) -> None:
-    """With a synthetic topology threads may run wherever the process may, also if that is its last unit only."""
-    before = os.sched_getaffinity(0)
-    for units in (before, {max(before)}):
-        os.sched_setaffinity(0, units)
-        try:
-            with environment(HWLOC_SYNTHETIC="numa:1 core:3 pu:1"), Runtime("3x1") as runtime:
-                places = [tuple(place) for place in runtime.threads()]
-        finally:
-            os.sched_setaffinity(0, before)
-        expected = [(worker, 0, min(units), len(units)) for worker in range(3)]
-        statements.equal(f"threads on units {sorted(units)}", expected, places)
-
-
-@check
-class ThreadsOfRanks(_Threads):
-    """Ask where the threads of ranks are: with cores enough for all ranks of this machine, and without."""
-
-    claim = "ranks of one machine have cores of their own if there are enough of them, and else share what there is"
-    fault = "threads of ranks are elsewhere than they should be"
-    cannot_see = "machines of a cluster that differ"
-    needs = Needs(Where.ALONE, ranks=(2, None))
-
-    def run(self, place: Workplace, case: Case) -> Result:  # type: ignore[override]  # a check that is alone
-        """Start runtimes on all ranks, with several topologies."""
-        del case
-        statements, comm = Statements(), place.comm
-        cores, units = len(own_cores()), os.sched_getaffinity(0)
-        with environment(HWLOC_SYNTHETIC=None):
-            for partition in ("1x1", "2x1"):
-                if Partition.parse(partition).workers <= cores:
-                    _check_threads(statements, comm, partition, cores)
-            _check_bound_ranks(statements, comm)
-        with environment(HWLOC_SYNTHETIC="numa:1 core:2 pu:1"):
-            _check_threads(statements, comm, "2x1", 0)
-        with environment(**cores_of_two_units(sorted(units))):
-            found = _check_threads(statements, comm, "1x1", len(units))
-        statements.equal("units that are not the first of a core's two", set(), found - units)
-        return self.result(compared=statements.compared, findings=statements.wrong)
-
-
-def _check_threads(statements: Statements, comm: Comm | None, partition: str, cores: int) -> set[int]:
-    """Compare where the threads are, on a machine with so many cores to bind to; return this rank's first units."""
-    node = os.uname().nodename
-    with Runtime(partition, comm=comm) as runtime:
-        mine = [(place.first_unit, place.num_units) for place in runtime.threads()]
-        everyone = comm.allgather((node, mine)) if comm else [(node, mine)]
-    here = [threads for where, threads in everyone if where == node]
-    whose = f"of {partition} on each of {len(here)} ranks, {cores} cores"
-    if cores < sum(map(len, here)):
-        units = os.sched_getaffinity(0)
-        shared = {(min(units), len(units))}
-        statements.equal(f"first unit and number of units {whose}", shared, set(mine))
-    else:
-        statements.equal(f"numbers of units {whose}", {1}, {count for _, count in mine})
-        units_here = [unit for threads in here for unit, _ in threads]
-        statements.equal(f"units {whose}", len(units_here), len(set(units_here)))
-    return {unit for unit, _ in mine}
-
-
-def _check_bound_ranks(statements: Statements, comm: Comm | None) -> None:
-    """Ranks that mpirun has bound to a unit each stay there, with their threads."""
-    units = sorted(os.sched_getaffinity(0))
-    own = units[(comm.Get_rank() if comm else 0) % len(units)]
-    with bound_to({own}), Runtime("1x1", comm=comm) as runtime:
-        mine = [(place.first_unit, place.num_units) for place in runtime.threads()]
-    statements.equal(f"unit and number of units of a rank that is bound to unit {own}", [(own, 1)], mine)

@@ -48,12 +48,7 @@ def checkpoint_in(directory: Path, record: GoldenRecord) -> Path:
 def make_inputs(record: GoldenRecord, directory: Path) -> Path:
     """Generate the record's checkpoint in a directory, verify the hashes of checkpoint and tokens, and return its path.
 
-    Raises
-    ------
-    FormatError
-        If the hash of the generated checkpoint or tokens isn't the record's, so that nothing can be compared.
-    FileError
-        If the checkpoint can't be written.
+    Another hash than the record's is a `FormatError`: nothing could be compared.
     """
     tokens = generated_tokens_sha256(
         record.seed, record.num_steps, record.batch_size, record.seq_len, record.model.vocab_size
@@ -73,10 +68,7 @@ def make_inputs(record: GoldenRecord, directory: Path) -> Path:
 def own_sequences(runtime: Runtime, batch_size: int, whose: str, stages: int | Sequence[int] = 1) -> slice:
     """Return which sequences of all ranks' batch this rank submits; messages speak of ``whose`` batch.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If the ranks don't divide the batch.
+    An `InvalidArgumentError` is raised if the ranks don't divide it.
     """
     parts = number_of_pipelines(runtime.ranks, stages)
     if batch_size % parts:
@@ -89,10 +81,7 @@ def own_sequences(runtime: Runtime, batch_size: int, whose: str, stages: int | S
 def new_trainer(place: Place, record: GoldenRecord, **options: Any) -> Iterator[Trainer]:
     """Provide a trainer with the record's model and settings, before its first step; options as ``record_trainer``.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If the ranks, or a rank's sub-batches, don't divide the record's batch.
+    An `InvalidArgumentError` is raised if the ranks, or a rank's sub-batches, don't divide the record's batch.
     """
     runtime = place.runtime
     own_sequences(runtime, record.batch_size, f"{record.name}: its", options.get("stages", 1))

@@ -66,7 +66,6 @@ class Transfers(Check):
 
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
         """Yield a case for each reduction; so little is trained that StarPU's sums of bytes are exact."""
-        del asked
         yield from (Case(reduction=name) for name, promise in PROMISES.items() if promise in REPRODUCIBLE)
         yield Case(reduction="ordered", tiles=TILES)
         if ranks - 1 <= _TINY.model.num_layers:

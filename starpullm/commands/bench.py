@@ -42,44 +42,26 @@ from starpullm.speed.workload import Workload
 )
 @click.option("--model", type=click.Choice(SHIPPED_RECORDS), help="Generated model with the sizes of a shipped record.")
 @options.of_model
-@options.repeated("--batch-size", "batch_sizes", type=int, help="Sequences per step on each rank, as in `train`")
+@options.repeated("--batch-size", type=int, help="Sequences per step on each rank, as in `train`")
 @options.repeated(
     "--total-batch-size",
-    "total_batch_sizes",
     type=int,
     show_default="the record's, or 4",
     help="Sequences per step on all ranks together, instead of --batch-size",
 )
 @click.option("--seq-len", type=int, show_default="the record's, or 64", help="Tokens per sequence.")
 @options.partitions
-@options.repeated(
-    "--sub-batches", "sub_batch_counts", type=int, show_default="one per worker", help=options.SUB_BATCHES
-)
+@options.repeated("--sub-batches", type=int, show_default="one per worker", help=options.SUB_BATCHES)
 @options.sets
-@options.repeated(
-    "--recompute",
-    "recomputations",
-    type=click.Choice(RECOMPUTATIONS),
-    default=[RECOMPUTATIONS[0]],
-    help=options.RECOMPUTE,
-)
+@options.repeated_word("--recompute", RECOMPUTATIONS, help=options.RECOMPUTE)
 @options.weight_gradients
 @options.stages
 @options.schedule
+@options.repeated_word("--reduction", REDUCTIONS, help=options.REDUCTION)
 @options.repeated(
-    "--reduction", "reductions", type=click.Choice(REDUCTIONS), default=[REDUCTIONS[0]], help=options.REDUCTION
+    "--weight-gradient-tiles", type=int, default=[0], show_default=options.TILES_DEFAULT, help=options.TILES
 )
-@options.repeated(
-    "--weight-gradient-tiles",
-    "tile_counts",
-    type=int,
-    default=[0],
-    show_default=options.TILES_DEFAULT,
-    help=options.TILES,
-)
-@options.repeated(
-    "--ranks", "rank_counts", type=click.IntRange(min=1), default=[1], help="Number of ranks, started by mpirun"
-)
+@options.repeated("--ranks", type=click.IntRange(min=1), default=[1], help="Number of ranks, started by mpirun")
 @options.scheduler
 @click.option("--iterations", type=int, default=10, help="Measured steps; with --against, rounds.")
 @click.option("--warm-up", type=int, default=2, help="Steps before the measured ones; not with --against.")
@@ -93,10 +75,7 @@ from starpullm.speed.workload import Workload
     help="Compare with the same training by another build of the library, or with matmuls by a BLAS",
 )
 @click.option(
-    "--baseline-library",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The libstarpullm.so for --against library.",
+    "--baseline-library", type=options.FILE, metavar="FILE", help="The libstarpullm.so for --against library."
 )
 @options.as_json
 @options.report
@@ -116,7 +95,7 @@ def command(**values: Any) -> None:
     """
     run = SimpleNamespace(**values)
     options.expect_one(model=run.model, checkpoint=run.checkpoint)
-    if run.batch_sizes and run.total_batch_sizes:
+    if run.batch_size and run.total_batch_size:
         raise click.UsageError("expected either --batch-size or --total-batch-size")
     if (LIBRARY in run.peers) != (run.baseline_library is not None):
         raise click.UsageError("expected --against library together with --baseline-library")
@@ -132,33 +111,26 @@ def command(**values: Any) -> None:
         _measure_all(run, workloads, checkpoint, report)
 
 
+_SAME = ("scheduler", "activation_sets", "weight_gradients", "stages", "schedule", "iterations", "warm_up", "matmul")
+_REPEATED = ("reduction", "weight_gradient_tiles", "recompute")
+
+
 def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Workload]:
     """Yield every combination of the repeated options."""
-    totals = run.total_batch_sizes or [record.batch_size if record else 4]
-    for batch_size, ranks, partition in product(run.batch_sizes or totals, run.rank_counts, run.partitions):
-        sub_batch_counts = run.sub_batch_counts or [Partition.parse(partition).workers]
-        for sub_batches, reduction, tiles, recompute in product(
-            sub_batch_counts, run.reductions, run.tile_counts, run.recomputations
-        ):
+    totals = run.total_batch_size or [record.batch_size if record else 4]
+    same = {name: getattr(run, name) for name in _SAME}
+    for batch_size, ranks, partition in product(run.batch_size or totals, run.ranks, run.partitions):
+        sub_batches = run.sub_batches or [Partition.parse(partition).workers]
+        for values in product(sub_batches, *(getattr(run, name) for name in _REPEATED)):
             yield Workload(
                 model=record.name if record else str(run.checkpoint),
-                batch_size=batch_size * (number_of_pipelines(ranks, run.stages) if run.batch_sizes else 1),
+                batch_size=batch_size * (number_of_pipelines(ranks, run.stages) if run.batch_size else 1),
                 seq_len=run.seq_len if run.seq_len is not None else record.seq_len if record else 64,
                 partition=partition,
-                scheduler=run.scheduler,
-                sub_batches=sub_batches,
-                reduction=reduction,
-                weight_gradient_tiles=tiles,
-                activation_sets=run.activation_sets,
-                recompute=recompute,
-                weight_gradients=run.weight_gradients,
                 ranks=ranks,
-                stages=run.stages,
-                schedule=run.schedule,
-                iterations=run.iterations,
-                warm_up=run.warm_up,
-                matmul=run.matmul,
                 blas_library=None if run.peers else run.blas_library,
+                **dict(zip(("sub_batches", *_REPEATED), values, strict=True)),
+                **same,
             )
 
 

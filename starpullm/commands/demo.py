@@ -29,7 +29,7 @@ def command(output: Path) -> None:
     start = time.perf_counter()
     with file_errors(output, "made"):
         output.mkdir(parents=True, exist_ok=True)
-    config, cores = demo_run.CONFIG, inspect_machine().cores
+    config, cores = demo_run.CONFIG, inspect_machine()["cores"]
     (untrained, tokens), trained = demo_run.prepare(output), output / "trained.bin"
     OUT.print(
         f"A GPT-2 of {num_parameters(config)} parameters ({config.num_layers} layers, {config.channels} channels) "

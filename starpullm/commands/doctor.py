@@ -60,7 +60,7 @@ def command(prove_libm: bool, every: int, as_json: bool, config: str | None, **s
     if prove_libm:
         _prove_libm(every, as_json)
         return
-    machine = inspect_machine().as_json()
+    machine = inspect_machine()
     if as_json:
         print_json(machine)
         return
@@ -108,7 +108,7 @@ def _prove_libm(every: int, as_json: bool) -> None:
         print_json([result.as_json() for result in results])
     else:
         for function, vector in known.items():
-            used = "known, its vector versions are used" if vector.used else "unknown, kernels call libm"
-            OUT.print(f"this libm's {function}: fingerprint {vector.fingerprint}, {used}")
+            used = "known, its vector versions are used" if vector["used"] else "unknown, kernels call libm"
+            OUT.print(f"this libm's {function}: fingerprint {vector['fingerprint']}, {used}")
     if any(result.outcome is Outcome.FAILED for result in results):
         sys.exit(EXIT_DIFFERENT)

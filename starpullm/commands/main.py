@@ -23,13 +23,8 @@ from click.core import ParameterSource
 from starpullm.binding.library import ENVIRONMENT_VARIABLE
 from starpullm.commands.render import ERR, OUT
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
-from starpullm.processes.ranks import (
-    check_same_options,
-    default_exit_status,
-    guarded,
-    rank_and_size_from_environment,
-    world,
-)
+from starpullm.processes.keeper import rank_and_size_from_environment
+from starpullm.processes.ranks import check_same_options, default_exit_status, guarded, world
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from starpullm.options import RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRAD
 from starpullm.runtime import DEFAULT_SCHEDULER, MATMULS
 
 PATH = click.Path(path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 # Help texts without their full stops, for `repeated` too.
 WORKERS = "W workers of T threads each on each rank"
@@ -29,25 +30,25 @@ TILES_DEFAULT = "by the model and the workers"
 
 PARTITION_VARIABLE = "STARPULLM_PARTITION"
 
+
+def _word(name: str, words: Sequence[str], help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return an option that is one of several words, the first one by default."""
+    return click.option(name, type=click.Choice(words), default=words[0], help=help)
+
+
 partition = click.option("--partition", default="1x1", metavar="WxT", envvar=PARTITION_VARIABLE, help=f"{WORKERS}.")
 scheduler = click.option("--scheduler", default=DEFAULT_SCHEDULER, metavar="NAME", help=f"{SCHEDULER}.")
 sub_batches = click.option("--sub-batches", type=int, default=1, metavar="S", help=f"{SUB_BATCHES}.")
-reduction = click.option("--reduction", type=click.Choice(REDUCTIONS), default=REDUCTIONS[0], help=f"{REDUCTION}.")
+reduction = _word("--reduction", REDUCTIONS, f"{REDUCTION}.")
 sets = click.option("--activation-sets", type=int, default=0, show_default="all", metavar="K", help=f"{SETS}.")
 tiles = click.option(
     "--weight-gradient-tiles", type=int, default=0, show_default=TILES_DEFAULT, metavar="N", help=f"{TILES}."
 )
-recompute = click.option(
-    "--recompute",
-    type=click.Choice(RECOMPUTATIONS),
-    default=RECOMPUTATIONS[0],
-    help=f"{RECOMPUTE}.",
-)
-weight_gradients = click.option(
+recompute = _word("--recompute", RECOMPUTATIONS, f"{RECOMPUTE}.")
+weight_gradients = _word(
     "--weight-gradients",
-    type=click.Choice(WEIGHT_GRADIENTS),
-    default=WEIGHT_GRADIENTS[0],
-    help="reused: the blocks share two gradients of each weight, on one rank with one sub-batch.",
+    WEIGHT_GRADIENTS,
+    "reused: the blocks share two gradients of each weight, on one rank with one sub-batch.",
 )
 
 
@@ -70,18 +71,12 @@ stages = click.option(
     metavar="P|L,L,…",
     help="Stages of the model, one on each rank, or the blocks of each stage.",
 )
-schedule = click.option(
+schedule = _word(
     "--schedule",
-    type=click.Choice(SCHEDULES),
-    default=SCHEDULES[0],
-    help="How far the forward passes of a stage are ahead: by --activation-sets, or by its place (1f1b).",
+    SCHEDULES,
+    "How far the forward passes of a stage are ahead: by --activation-sets, or by its place (1f1b).",
 )
-matmul = click.option(
-    "--matmul",
-    type=click.Choice(MATMULS),
-    default=MATMULS[0],
-    help="What computes the matmuls. Results with a BLAS are not strict.",
-)
+matmul = _word("--matmul", MATMULS, "What computes the matmuls. Results with a BLAS are not strict.")
 blas_library = click.option(
     "--blas-library",
     metavar="PATH|NAME",
@@ -139,6 +134,11 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print results as
 def repeated(*names: str, help: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return an option that may be given several times."""
     return click.option(*names, multiple=True, help=f"{help}; may be repeated.", **attributes)
+
+
+def repeated_word(name: str, words: Sequence[str], *, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return an option that is one of several words, or some of them; the first one by default."""
+    return repeated(name, type=click.Choice(words), default=[words[0]], help=help)
 
 
 partitions = repeated(

@@ -88,7 +88,8 @@ def command(**values: Any) -> None:
         parts = number_of_pipelines(comm.Get_size() if comm else 1, run.stages)
         plan, unfit = _plan(records, run.full, run.sub_batches, parts)
         report.leave_out([*unfit, *_left_out(run, plan, report.document)])
-        _print_left_out(unfit)
+        for entry in unfit if not OUT.quiet else ():
+            ERR.print(f"note: {entry.what} is left out: {entry.reason}")
         places = list(product(run.partitions, run.schedulers))
         memory = {name: getattr(run, name) for name in _MEMORY}
         steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
@@ -124,7 +125,7 @@ def command(**values: Any) -> None:
                         if run.report and record is plan[0][0]:
                             _record(report, at, case._replace(record=str(record.path), seed=record.seed))
                 checkpoint.unlink()
-        report.end(_exit_status(results))
+        report.status = _exit_status(results)
         _print_summary(results, as_json=run.as_json)
     sys.exit(_exit_status(results))
 
@@ -162,11 +163,6 @@ def _plan(
             "would be compared"
         )
     return plan, unfit
-
-
-def _print_left_out(unfit: Sequence[LeftOut]) -> None:
-    for entry in unfit if not OUT.quiet else []:
-        ERR.print(f"note: {entry.what} is left out: {entry.reason}")
 
 
 def _count(sub_batches: str) -> int | None:
@@ -249,11 +245,8 @@ def _show(result: Result, report: CommandReport, *, as_json: bool) -> None:
     """Add a result to the report, and print it."""
     report.document["tests"].append(_as_test(result))
     report.renew()
-    lines = [] if as_json else result.lines()
-    for line in lines[:MAX_LINES]:
+    for line in [] if as_json else result.first_lines(MAX_LINES):
         OUT.print(line)
-    if len(lines) > MAX_LINES:
-        OUT.print(f"  … and {len(lines) - MAX_LINES} more, see --json")
 
 
 def _print_summary(results: Sequence[Result], *, as_json: bool) -> None:

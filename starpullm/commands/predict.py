@@ -114,6 +114,12 @@ def _config(run: SimpleNamespace) -> ModelConfig:
     return MODELS[run.model] if run.model in MODELS else shipped_record(run.model).model
 
 
+_SAME = (
+    *("partition", "scheduler", "reduction", "weight_gradient_tiles", "activation_sets", "recompute"),
+    *("weight_gradients", "ranks", "stages", "schedule"),
+)
+
+
 def _workload(run: SimpleNamespace, config: ModelConfig) -> Workload:
     sub_batches = Partition.parse(run.partition).workers if run.sub_batches is None else run.sub_batches
     return Workload(
@@ -121,19 +127,10 @@ def _workload(run: SimpleNamespace, config: ModelConfig) -> Workload:
         batch_size=(sub_batches if run.batch_size is None else run.batch_size)
         * number_of_pipelines(run.ranks, run.stages),
         seq_len=min(64, config.max_seq_len) if run.seq_len is None else run.seq_len,
-        partition=run.partition,
-        scheduler=run.scheduler,
         sub_batches=sub_batches,
-        reduction=run.reduction,
-        weight_gradient_tiles=run.weight_gradient_tiles,
-        activation_sets=run.activation_sets,
-        recompute=run.recompute,
-        weight_gradients=run.weight_gradients,
-        ranks=run.ranks,
-        stages=run.stages,
-        schedule=run.schedule,
         iterations=run.steps,
         warm_up=2,  # tasks are those of a plan only after an even number: see `same_tasks`
+        **{name: getattr(run, name) for name in _SAME},
     )
 
 

@@ -53,11 +53,8 @@ def command(llmc_library: Path, out: Path, **values: Any) -> None:
     check_positive(batch_size=run.batch_size, seq_len=run.seq_len, steps=run.steps)
     model = ModelConfig(
         max_seq_len=run.seq_len if run.max_seq_len is None else run.max_seq_len,
-        vocab_size=run.vocab_size,
-        num_layers=run.num_layers,
-        num_heads=run.num_heads,
-        channels=run.channels,
         padded_vocab_size=padded_vocab(run.vocab_size) if run.padded_vocab_size is None else run.padded_vocab_size,
+        **{name: getattr(run, name) for name in ("vocab_size", "num_layers", "num_heads", "channels")},
     )
     if run.seq_len > model.max_seq_len:
         raise InvalidArgumentError(f"seq_len: found {run.seq_len}, expected at most max_seq_len = {model.max_seq_len}")

@@ -30,7 +30,8 @@ class CommandReport:
     def __init__(self, folder: ReportFolder | None, document: Document) -> None:
         self._folder = folder
         self.document = document
-        self.failure: StarpullmError | None = None
+        self.status = 0
+        """The command's exit status, unless an error ends it."""
 
     def renew(self) -> None:
         """Write what is known so far."""
@@ -38,16 +39,10 @@ class CommandReport:
             self._folder.renew(self.document)
 
     def end(self, status: int, stopped: str | None = None) -> None:
-        """Write the final state; ``stopped`` says why the command ended before its end, if it did.
-
-        What can't be written is kept as ``failure``: the command still shows its results.
-        """
+        """Write the final state; ``stopped`` says why the command ended before its end, if it did."""
         if self._folder is not None:
             self.document.update(state="ended", exit_status=status, stopped=stopped, running=[])
-            try:
-                self._folder.write(self.document)
-            except StarpullmError as error:
-                self.failure = error
+            self._folder.write(self.document)
 
     def leave_out(self, entries: Iterable[LeftOut]) -> None:
         """Add what the command doesn't check."""
@@ -56,36 +51,24 @@ class CommandReport:
 
 @contextmanager
 def command_report(path: Path | None, command: str, comm: Comm | None = None) -> Iterator[CommandReport]:
-    """Provide the report of a command; if the command raises an error, the report says so.
-
-    Raises
-    ------
-    MissingDependencyError
-        If a package that makes the page isn't installed.
-    FileError
-        If the folder can't be created or a file not be written; at the end, after the command has shown its results.
-    PageError
-        At the end, if the page can't be made of the results.
-    """
+    """Provide the report of a command; if the command raises an error, the report says so."""
     document = new_document(command, sys.argv[2:], ranks=comm.Get_size() if comm else 1)
     folder = None
     if path is not None and not (comm and comm.Get_rank()):
         folder = ReportFolder(path)
-        document["environment"] = inspect_machine().as_json()
+        document["environment"] = inspect_machine()
         folder.write(document)
     report = CommandReport(folder, document)
     try:
         yield report
     except BaseException as error:
         status = exit_status(error)
-        report.end(status, _why_stopped(error, status))
-        if report.failure is not None:
-            ERR.print(f"Error: {report.failure}")
+        try:
+            report.end(status, _why_stopped(error, status))
+        except StarpullmError as failure:
+            ERR.print(f"Error: {failure}")
         raise
-    if report.document["state"] == "running":
-        report.end(0)
-    if report.failure is not None:
-        raise report.failure
+    report.end(report.status)
 
 
 def _why_stopped(error: BaseException, status: int) -> str | None:

@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from starpullm.checks.isolation import Pool
-from starpullm.checks.scenarios import tell_stories
+from starpullm.checks.result import Finding, Result
+from starpullm.checks.scenarios import Scenarios, tell_stories
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, refuse_ranks
 from starpullm.commands.render import OUT
@@ -23,15 +23,6 @@ from starpullm.scenario.story import LEVELS, SIMD_VARIABLE, Story, draw, shrink
 IN_ONE_PROCESS = 20
 START_SECONDS, STORY_SECONDS = 30.0, 5.0
 """Time limit of a process, and what each of its stories adds to it for each pair of ranks: these may share one core."""
-
-
-class Told(NamedTuple):
-    """What stories came to: how much was compared and, if one ended badly, its number, kind of end and text."""
-
-    compared: int
-    number: int = 0
-    kind: str = ""
-    text: str = ""
 
 
 @click.command(
@@ -55,8 +46,8 @@ def command(seed: int, minutes: float, ranks: int) -> None:
         for stories in _blocks(seed, ranks):
             found = _tell(pool, stories, told, ranks)
             told_stories, compared = told_stories + len(stories), compared + found.compared
-            if found.kind:
-                _show(pool, stories[found.number], found, told, ranks)
+            if found.facts:
+                _show(pool, stories[found.facts["number"]], found, told, ranks)
                 sys.exit(EXIT_DIFFERENT)
             OUT.print(f"{told_stories:,} stories, {compared:,} comparisons, {time.monotonic() - begun:.0f} s")
             if time.monotonic() - begun > 60 * minutes:
@@ -71,8 +62,8 @@ def _blocks(seed: int, ranks: int) -> Iterator[list[Story]]:
             yield [draw(first + level + number * stride, ranks) for number in range(stories)]
 
 
-def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Told:
-    """Tell stories in a process of their own."""
+def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Result:
+    """Tell stories in a process of their own; if one ends badly, the facts are its number and kind of end."""
     told.write_text("0")
     reply = pool.call(
         ranks,
@@ -82,19 +73,19 @@ def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Told:
         stories=stories,
         told=str(told),
     )
-    if not isinstance(reply, Answered):
-        return Told(0, int(told.read_text()), type(reply).__name__, reply.text)
-    result = reply.value
-    text = "\n".join(result.lines())
-    return Told(result.compared, result.facts.get("number", 0), result.facts.get("kind", ""), text)
+    if isinstance(reply, Answered):
+        result: Result = reply.value
+        return result
+    number, kind = int(told.read_text()), type(reply).__name__
+    return Scenarios().result(compared=0, findings=[Finding(reply.text)], number=number, kind=kind)
 
 
-def _show(pool: Pool, story: Story, found: Told, told: Path, ranks: int) -> None:
+def _show(pool: Pool, story: Story, found: Result, told: Path, ranks: int) -> None:
     """Print how a story ended, and the program of the shortest one that ends alike."""
-    OUT.print(f"{found.text}\nstory {story.scene['seed']} ends so; a shorter one:\n")
+    OUT.print("\n".join([*found.lines(), f"story {story.scene['seed']} ends so; a shorter one:\n"]))
 
     def ends_alike(other: Story) -> bool:
-        return _tell(pool, [other], told, ranks).kind == found.kind
+        return bool(_tell(pool, [other], told, ranks).facts.get("kind") == found.facts["kind"])
 
     shortest = shrink(story, ends_alike)
-    OUT.print(shortest.program(_tell(pool, [shortest], told, ranks).text, ranks))
+    OUT.print(shortest.program("\n".join(_tell(pool, [shortest], told, ranks).lines()), ranks))

@@ -112,7 +112,9 @@ def command(**values: Any) -> None:
     if run.save_every and not (run.state_dir or run.resume):
         raise click.UsageError("--save-every: expected --state-dir or --resume with it")
     config, state = _start_of(run)
-    states = run.state_dir or _folder_of_states(run, state)
+    states = run.state_dir
+    if state is not None and states is None:
+        states = run.resume.resolve().parent if _is_a_state(run.resume, state) else run.resume
     if run.save_every and states:
         _check_no_newer_states(states, state.step if state else 0)
     with (
@@ -162,14 +164,6 @@ def _note(sentence: str) -> None:
     rank, _ = rank_and_size_from_environment()
     if rank == 0:
         ERR.print(f"note: {sentence}")
-
-
-def _folder_of_states(run: SimpleNamespace, state: TrainingState | None) -> Path | None:
-    """Return the folder of states that --resume names, itself or by one of its states."""
-    if state is None:
-        return None
-    resumed: Path = run.resume
-    return resumed.resolve().parent if _is_a_state(resumed, state) else resumed
 
 
 def _is_a_state(folder: Path, newest: TrainingState) -> bool:

@@ -25,11 +25,6 @@ def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
     directory, synchronised and renamed, and the directory is synchronised. After any failure, also an exception of the
     caller, nothing of it is left and an existing file is unchanged; a process that is killed leaves at most the file of
     a temporary name. Symbolic links are followed, and the permissions of an existing file are kept.
-
-    Raises
-    ------
-    FileError
-        If the file can't be written, or the path exists and isn't a regular file.
     """
     with _replaced(path) as (target, candidate):
         mode = _mode_of(target)
@@ -50,11 +45,6 @@ def atomic_folder(path: StrPath) -> Iterator[Path]:
     """Give an empty folder, whose files appear under the path when all of them are complete and on the disk.
 
     After any failure, also an exception of the caller, nothing is left of it. An empty folder at the path is replaced.
-
-    Raises
-    ------
-    FileError
-        If the folder or its files can't be written, or if the path exists and isn't an empty folder.
     """
     with _replaced(path) as (target, candidate):
         if target.exists() and any(target.iterdir()):
@@ -68,13 +58,7 @@ def atomic_folder(path: StrPath) -> Iterator[Path]:
 
 
 def check_can_write(path: StrPath) -> None:
-    """Refuse what can't be written, before it is computed: the rules are those of the native library's writer.
-
-    Raises
-    ------
-    FileError
-        If the path isn't a regular file that may be written, or no file can be made in its folder.
-    """
+    """Refuse what can't be written, before it is computed: the rules are those of the native library's writer."""
     with file_errors(path, "written"):
         if Path(path).is_symlink():
             Path(path).stat()
@@ -85,13 +69,7 @@ def check_can_write(path: StrPath) -> None:
 
 
 def require_space(path: StrPath, size: int) -> None:
-    """Refuse a file of so many bytes that its file system has no room for, before any of it is written.
-
-    Raises
-    ------
-    FileError
-        If there is no room.
-    """
+    """Refuse a file of so many bytes that its file system has no room for, before any of it is written."""
     try:
         free = shutil.disk_usage(Path(path).resolve().parent).free
     except OSError:

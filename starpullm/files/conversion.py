@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -83,7 +84,8 @@ def from_hugging_face(source: StrPath, out: StrPath, *, padded_vocab_size: int |
                 for values in _stored_pieces(model, parameter, layer):
                     file.write(bytes_of(values, FLOAT32))
             if parameter == "wte":
-                _write_zeros(file, (padded - vocab_size) * config.channels)
+                for _, size in _cut((padded - vocab_size) * config.channels):
+                    file.write(bytes(4 * size))
     return Conversion(config)
 
 
@@ -99,7 +101,8 @@ def to_hugging_face(source: StrPath, out: StrPath) -> Conversion:
     """
     config = checkpoint_config(source)
     stored = list(hugging_face.stored_shapes(config))
-    starts = _parameter_starts(config)
+    names, sizes = zip(*tensor_sections(config), strict=True)
+    starts = dict(zip(names, accumulate(sizes, initial=HEADER_BYTES), strict=False))
     require_space(out, FLOAT32.itemsize * sum(num_elements(shape) for _, shape, _, _ in stored))
     with reading(source) as (checkpoint, where), atomic_folder(out) as folder:
         (folder / hugging_face.CONFIG_FILE).write_text(hugging_face.config_text(config), encoding="utf-8")
@@ -130,15 +133,6 @@ def _cut(count: int) -> Iterator[tuple[int, int]]:
         yield first, min(_PIECE, count - first)
 
 
-def _parameter_starts(config: ModelConfig) -> dict[str, int]:
-    """Return the position of each parameter in a checkpoint."""
-    starts, position = {}, HEADER_BYTES
-    for name, length in tensor_sections(config):
-        starts[name] = position
-        position += length
-    return starts
-
-
 def _stored_pieces(model: HuggingFaceModel, parameter: str, layer: int) -> Iterator[NDArray[np.float32]]:
     """Yield the values of a parameter in llm.c's order."""
     tensor = model.tensor(parameter, layer)
@@ -148,11 +142,6 @@ def _stored_pieces(model: HuggingFaceModel, parameter: str, layer: int) -> Itera
         return
     for first, size in _cut(count):
         yield read_values(tensor, first, size)
-
-
-def _write_zeros(file: BinaryIO, count: int) -> None:
-    for _, size in _cut(count):
-        file.write(bytes(4 * size))
 
 
 def _rows_with_values(checkpoint: BinaryIO, where: Path, start: int, rows: int, channels: int) -> int:

@@ -87,16 +87,7 @@ class HuggingFaceModel:
 
 
 def open_model(path: StrPath) -> HuggingFaceModel:
-    """Read the sizes and find the tensors of a model: a folder, or a safetensors or index file with its config.json.
-
-    Raises
-    ------
-    FormatError
-        If a file is damaged, if the model isn't one that llm.c computes, or if a tensor is missing, unknown, or has
-        another shape or a dtype that binary32 can't hold exactly.
-    FileError
-        If a file can't be read.
-    """
+    """Read the sizes and find the tensors of a model: a folder, or a safetensors or index file with its config.json."""
     source = Path(path)
     folder = source if source.is_dir() else source.parent
     config = _read_config(folder / CONFIG_FILE)

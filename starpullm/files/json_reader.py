@@ -27,13 +27,7 @@ def read_json(path: StrPath) -> Any:
 
 
 def parse_json(text: bytes, where: Path | str, start: int = 0) -> Any:
-    """Return a JSON value; ``start`` is the position of its text in the file that ``where`` names.
-
-    Raises
-    ------
-    FormatError
-        If the text isn't JSON in UTF-8, repeats a key, has a number that isn't finite, or is nested too deeply.
-    """
+    """Return a JSON value; ``start`` is the position of its text in the file that ``where`` names."""
     try:
         value = json.loads(
             text.decode("utf-8"), object_pairs_hook=_distinct, parse_constant=_no_number, parse_float=_finite

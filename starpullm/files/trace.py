@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -52,35 +52,20 @@ _MODES = (1, 4)  # the first and the last access mode
 
 @dataclass(frozen=True)
 class TraceFile:
-    """The content of a trace file.
+    """The content of a trace file: ``tasks`` has the type `TASK`, ``accesses`` the type `ACCESS`.
 
-    ``settings`` are the run's, as JSON values. ``ranks`` has an object for each rank. ``operations`` and ``handles``
-    are what the arrays' numbers name; a handle has a name and a size in bytes. ``tasks`` has the type `TASK`,
-    ``accesses`` the type `ACCESS`.
+    ``about`` has JSON values by name: program, settings, clock, ranks, and operations and handles, which are what the
+    arrays' numbers name.
     """
 
-    program: str
-    settings: Mapping[str, Any]
-    clock: Mapping[str, int]
-    ranks: Sequence[Mapping[str, Any]]
-    operations: Sequence[str]
-    handles: Sequence[tuple[str, int]]
+    about: Mapping[str, Any]
     tasks: NDArray[np.void]
     accesses: NDArray[np.void]
 
 
 def write_trace_file(path: StrPath, trace: TraceFile) -> None:
     """Write a trace; the file appears under its name only when it is complete."""
-    about = {
-        "format": FORMAT,
-        "version": VERSION,
-        "program": trace.program,
-        "settings": dict(trace.settings),
-        "clock": dict(trace.clock),
-        "ranks": [dict(rank) for rank in trace.ranks],
-        "operations": list(trace.operations),
-        "handles": [{"name": name, "bytes": size} for name, size in trace.handles],
-    }
+    about = {"format": FORMAT, "version": VERSION, **trace.about}
     with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(ABOUT, json.dumps(about, indent=1))
         for name, array in ((TASKS, trace.tasks), (ACCESSES, trace.accesses)):
@@ -99,20 +84,10 @@ def read_trace_file(path: StrPath) -> TraceFile:
         except DAMAGED_ARCHIVE as error:
             raise _refusal(where, f"a {FORMAT}, a zip archive with {ABOUT}, {TASKS} and {ACCESSES}", error) from error
         about = _read_about(where, content[ABOUT])
-        trace = TraceFile(
-            program=about.child("program").text(),
-            settings=about.child("settings").mapping(),
-            clock=about.child("clock").mapping(),
-            ranks=[_checked_rank(rank) for rank in about.child("ranks").items()],
-            operations=[name.text() for name in about.child("operations").items()],
-            handles=[
-                (handle.child("name").text(), handle.child("bytes").integer(maximum=INT64_MAX))
-                for handle in about.child("handles").items()
-            ],
-            tasks=_read_array(where, TASKS, content[TASKS], TASK),
-            accesses=_read_array(where, ACCESSES, content[ACCESSES], ACCESS),
+        tasks, accesses = (
+            _read_array(where, name, content[name], dtype) for name, dtype in ((TASKS, TASK), (ACCESSES, ACCESS))
         )
-        _check_numbers(where, trace)
+        _check_numbers(where, trace := TraceFile(about, tasks, accesses))
         return trace
 
 
@@ -120,19 +95,24 @@ def _refusal(where: Path, expected: str, found: object) -> FormatError:
     return FormatError(f"{where}: expected {expected}, found {found}")
 
 
-def _read_about(where: Path, text: bytes) -> JsonNode:
+def _read_about(where: Path, text: bytes) -> dict[str, Any]:
     about = JsonNode(f"{where}, {ABOUT}", "", parse_json(text, f"{where}, {ABOUT}"))
     for member, expected in (("format", FORMAT), ("version", VERSION)):
         if (node := about.child(member)).value != expected:
             raise node.refusal(json.dumps(expected))
-    return about
-
-
-def _checked_rank(rank: JsonNode) -> dict[str, Any]:
-    for member in ("host", "partition"):
-        rank.child(member).text()
-    rank.child("clock_uncertainty_ns").integer(maximum=INT64_MAX)
-    return rank.mapping()
+    about.child("program").text()
+    for member in ("settings", "clock"):
+        about.child(member).mapping()
+    for rank in about.child("ranks").items():
+        for member in ("host", "partition"):
+            rank.child(member).text()
+        rank.child("clock_uncertainty_ns").integer(maximum=INT64_MAX)
+    for operation in about.child("operations").items():
+        operation.text()
+    for handle in about.child("handles").items():
+        handle.child("name").text()
+        handle.child("bytes").integer(maximum=INT64_MAX)
+    return about.mapping()
 
 
 def _read_array(where: Path, name: str, content: bytes, expected: np.dtype[np.void]) -> NDArray[np.void]:
@@ -153,15 +133,16 @@ def _read_array(where: Path, name: str, content: bytes, expected: np.dtype[np.vo
 def _check_numbers(where: Path, trace: TraceFile) -> None:
     """Check that numbers of operations, ranks, handles and accesses exist, and that no task ends before it starts."""
     tasks, accesses = trace.tasks, trace.accesses
-    names = [*trace.operations, *(name for name, _ in trace.handles), *(rank["host"] for rank in trace.ranks)]
-    for name in (*names, *(rank["partition"] for rank in trace.ranks)):
+    operations, handles, ranks = (trace.about[name] for name in ("operations", "handles", "ranks"))
+    places = (rank[name] for name in ("host", "partition") for rank in ranks)
+    for name in (*operations, *(handle["name"] for handle in handles), *places):
         if not name or not name.isprintable():
             raise _refusal(where, f"names of printable characters in {ABOUT}", repr(name))
-    _check_range(where, "task", "operation", tasks["operation"], 0, len(trace.operations) - 1)
-    _check_range(where, "task", "rank", tasks["rank"], 0, len(trace.ranks) - 1)
+    _check_range(where, "task", "operation", tasks["operation"], 0, len(operations) - 1)
+    _check_range(where, "task", "rank", tasks["rank"], 0, len(ranks) - 1)
     _check_range(where, "task", "worker", tasks["worker"], -1, np.iinfo(np.int32).max)
     _check_range(where, "task", "number of accesses", tasks["num_accesses"], 0, len(accesses))
-    _check_range(where, "access", "handle", accesses["handle"], 0, len(trace.handles) - 1)
+    _check_range(where, "access", "handle", accesses["handle"], 0, len(handles) - 1)
     _check_range(where, "access", "mode", accesses["mode"], *_MODES)
     expected = np.cumsum(tasks["num_accesses"], dtype=np.int64) - tasks["num_accesses"]
     wrong = np.flatnonzero(tasks["first_access"] != expected)

@@ -105,7 +105,9 @@ def costs_of_run(where: str, run: TracedRun) -> Measured:
 def runtime_cost(trace: Trace, begin_ns: int, end_ns: int, *, workers: int, ranks: int) -> float:
     """Return the runtime's own cost of a task in nanoseconds: ``attribute_time``'s share of all tasks."""
     spent = attribute_time(trace, begin_ns, end_ns, workers=workers, ranks=ranks)
-    return spent.runtime * (end_ns - begin_ns) * workers * ranks / int(is_kernel(trace).sum())
+    return (
+        float(spent["runtime_overhead_fraction"]) * (end_ns - begin_ns) * workers * ranks / int(is_kernel(trace).sum())
+    )
 
 
 def kinds_of(trace: Trace) -> tuple[list[Kind], NDArray[np.float64]]:

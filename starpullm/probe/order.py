@@ -63,9 +63,9 @@ def broken_order(schedule: str, flow: Flow) -> Iterator[Finding]:
         yield Finding(Kind.NOT_CHECKED, schedule, f"{_CLAIM}: {error}")
         return
     for violation in violations[:MAX_LISTED]:
-        before, after = violation.path[0].before.id, violation.path[-1].after.id
+        before, after = violation.path[0].before, violation.path[-1].after
         sentence = (
             f"{flow.name(after)} started {violation.overlap_ns} ns before the end of {flow.name(before)}, for which it "
-            f"has to wait because of {violation.path[0].handle}"
+            f"has to wait because of handle {violation.path[0].handle}"
         )
         yield Finding(Kind.ORDER, schedule, sentence, after, flow.log.names[int(flow.codelet[after])])

@@ -11,8 +11,6 @@ parent closes the connection.
 
 from __future__ import annotations
 
-import importlib
-import importlib.machinery
 import importlib.util
 import json
 import os
@@ -26,13 +24,16 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeAlias
 
 import psutil
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
-from starpullm.processes.job import Completed, Crashed, Job, JobEnding, Stopped, run_job
+from starpullm.processes.endings import Completed, Crashed, Job, JobEnding, Stopped
+from starpullm.processes.job import run_job
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import guarded, meet, world
 
@@ -108,57 +109,48 @@ Reply: TypeAlias = Answered | Raised | Lost
 
 
 def location_of(function: Callable[..., object]) -> dict[str, str]:
-    """Return where `find_function` finds a function in another process.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If it isn't defined at the top level of a module.
-    """
+    """Return where `find_function` finds a function in another process."""
     module = sys.modules[function.__module__]
     if "." in function.__qualname__ or module.__file__ is None:
         raise InvalidArgumentError(f"function: found {function.__qualname__}, expected one of a module's own")
     return {"module": module.__name__, "file": module.__file__, "function": function.__name__}
 
 
-def find_function(location: Mapping[str, str]) -> Callable[..., Any]:
+def find_function(
+    location: Mapping[str, str], loader: Callable[[str, str], Loader] = SourceFileLoader
+) -> Callable[..., Any]:
     """Return a function by its location; imports a module of this package by name, any other one from its file.
 
     A module of another package may import its neighbours: the packages that it is in are imported from their folders.
     """
-    name = location["module"]
-    if name not in sys.modules and name.partition(".")[0] != __package__.partition(".")[0]:
-        _import_packages_of(name, Path(location["file"]))
-        spec = importlib.util.spec_from_file_location(name, location["file"])
-        assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]  # as `import` does: otherwise a later call would find a module without its functions
-            raise
+    name, file = location["module"], location["file"]
+    if name.partition(".")[0] != __package__.partition(".")[0]:
+        names = name.split(".")[:-1]
+        folders = list(Path(file).parents)[: len(names)][::-1]
+        if [folder.name for folder in folders] == names:
+            for depth, folder in enumerate(folders, 1):  # the outermost package first
+                package, init = ".".join(names[:depth]), folder / "__init__.py"
+                own = SourceFileLoader(package, str(init)) if init.is_file() else None
+                _import(ModuleSpec(package, own, origin=str(init), is_package=True), folder)
+        _import(ModuleSpec(name, loader(name, file), origin=file))
     function: Callable[..., Any] = getattr(importlib.import_module(name), location["function"])
     return function
 
 
-def _import_packages_of(module: str, file: Path) -> None:
-    """Import the packages that a module is in, the outermost first, from the folders that its file is in."""
-    names = module.split(".")[:-1]
-    folders = list(file.parents)[: len(names)][::-1]
-    if [folder.name for folder in folders] != names:
+def _import(spec: ModuleSpec, folder: Path | None = None) -> None:
+    """Import a module, or a package from a folder, unless it is there."""
+    if spec.name in sys.modules:
         return
-    for depth, folder in enumerate(folders, 1):
-        name = ".".join(names[:depth])
-        if name in sys.modules:
-            continue
-        init = folder / "__init__.py"
-        loader = importlib.machinery.SourceFileLoader(name, str(init)) if init.is_file() else None
-        spec = importlib.machinery.ModuleSpec(name, loader, origin=str(init), is_package=True)
+    spec.has_location = spec.loader is not None
+    if folder is not None:
         spec.submodule_search_locations = [str(folder)]
-        package = sys.modules[name] = importlib.util.module_from_spec(spec)
-        if loader:
-            loader.exec_module(package)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    try:
+        if spec.loader:
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]  # as `import` does: otherwise a later call would find a module without its functions
+        raise
 
 
 # ---- In the parent ----

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -58,7 +57,7 @@ class RankReport:
 
 
 @dataclass(frozen=True)
-class JobEnding(ABC):
+class JobEnding:
     """How a job ended; its text is a sentence about that, then the ranks, then the last lines of their output."""
 
     job: Job
@@ -70,9 +69,12 @@ class JobEnding(ABC):
     """Processes that were still running after the job had ended by itself, and were killed."""
 
     @property
-    @abstractmethod
     def sentence(self) -> str:
-        """How the job ended, with the rank whose failure ended it."""
+        """How the job ended, with the rank whose failure ended it, and what is known of the cause."""
+        return self._sentence()
+
+    def _sentence(self) -> str:
+        raise NotImplementedError
 
     @property
     def stdout(self) -> str:
@@ -124,9 +126,7 @@ class JobEnding(ABC):
 class Completed(JobEnding):
     """Every rank ended with status 0."""
 
-    @property
-    def sentence(self) -> str:
-        """How long it took."""
+    def _sentence(self) -> str:
         return f"completed after {self.seconds:.1f} s"
 
 
@@ -140,9 +140,7 @@ class ExitedWith(JobEnding):
     status: int
     rank: int | None
 
-    @property
-    def sentence(self) -> str:
-        """The rank, its status, its last phase, and its own sentence about the failure if there is one."""
+    def _sentence(self) -> str:
         early = "" if self.status else " before the other ranks"
         sentence = f"{self._who(self.rank)} ended with exit status {self.status}{early}{self._where(self.rank)}"
         failure = None if self.rank is None else self.reports[self.rank].failure
@@ -156,9 +154,7 @@ class Crashed(JobEnding):
     signal: int
     rank: int | None
 
-    @property
-    def sentence(self) -> str:
-        """The rank, the signal, the rank's last phase, and StarPU's own line if StarPU has aborted the process."""
+    def _sentence(self) -> str:
         sentence = f"{self._who(self.rank)} was ended by {signal_name(self.signal)}{self._where(self.rank)}"
         if self.signal != signal.SIGABRT or self.rank is None:
             return sentence
@@ -170,9 +166,7 @@ class Crashed(JobEnding):
 class TimedOut(JobEnding):
     """The job had not ended at its time limit, and was killed."""
 
-    @property
-    def sentence(self) -> str:
-        """The limit, and the last phase of each rank."""
+    def _sentence(self) -> str:
         return f"not ended after {self.job.time_limit:g} s: {self._ranks()}"
 
 
@@ -180,9 +174,7 @@ class TimedOut(JobEnding):
 class Stopped(JobEnding):
     """The event that was given to `run_job` was set, and the job was killed."""
 
-    @property
-    def sentence(self) -> str:
-        """The time, and the last phase of each rank."""
+    def _sentence(self) -> str:
         return f"stopped after {self.seconds:.1f} s: {self._ranks()}"
 
 

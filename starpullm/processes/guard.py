@@ -86,12 +86,8 @@ def kill_all(find: Callable[[], list[int]], launched: subprocess.Popen[bytes] | 
 def process_end(pid: int) -> int:
     """Return a descriptor that is readable once a process has ended, though not yet waited for; the caller closes it.
 
-    Before Linux 5.3, or with a Python that was built for an older one, a thread looks for the process.
-
-    Raises
-    ------
-    ProcessLookupError
-        If there is no such process.
+    `ProcessLookupError` is raised if there is none. Before Linux 5.3, or with a Python that was built for an older one,
+    a thread looks for the process.
     """
     try:
         return os.pidfd_open(pid)

@@ -30,24 +30,6 @@ from starpullm.processes.mpirun import mpi_parameters, mpirun_here, outside_of_j
 from starpullm.processes.progress import DIRECTORY_VARIABLE, read_failures, read_phases
 from starpullm.processes.stacks import native_stacks
 
-__all__ = [
-    "Completed",
-    "Crashed",
-    "ExitedWith",
-    "Job",
-    "JobEnding",
-    "Place",
-    "RankReport",
-    "Stopped",
-    "TimedOut",
-    "job_environment",
-    "job_variable",
-    "launched",
-    "new_place",
-    "processes_of",
-    "run_job",
-]
-
 JOB_VARIABLE = "STARPULLM_JOB"
 """Environment variable by which the processes of a job are found: the names of nested jobs, outermost first, separated
 by colons."""
@@ -75,13 +57,6 @@ def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
     the directories are removed too. Reading the stacks of ranks that are to be killed takes at most about ten seconds.
 
     Another thread sets `stop` to have the job killed before its time limit.
-
-    Raises
-    ------
-    MissingDependencyError
-        If there is no mpirun for the ranks.
-    RuntimeFailureError
-        If a process of the job can't be killed.
     """
     with new_place() as place:
         ranks = place.directory / "ranks"
@@ -147,11 +122,6 @@ def launched(command: Sequence[str], place: Place, **options: Any) -> Iterator[s
     """Start a job's first process, without standard input and in a session of its own; afterwards kill all processes.
 
     Options are those of ``Popen``.
-
-    Raises
-    ------
-    RuntimeFailureError
-        If a process can't be killed.
     """
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **options)
     try:

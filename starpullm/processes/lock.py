@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import sys
 import threading
@@ -25,18 +26,11 @@ _file = -1
 
 
 @contextmanager
-def machine_lock(say: Callable[[str], object] | None = None, limit: float | None = None) -> Iterator[None]:
+def machine_lock(say: Callable[[str], object] = lambda _: None, limit: float = math.inf) -> Iterator[None]:
     """Wait until no other process of this user holds the lock, and hold it; may be nested.
 
-    If another process holds it, `say` is called with a sentence that names that process. The kernel releases the lock
-    when the process ends, also after a crash.
-
-    Raises
-    ------
-    FileError
-        If the lock file can't be opened.
-    StateError
-        If another process still holds the lock after `limit` seconds.
+    If another process holds it, `say` is called with a sentence that names that process; after `limit` seconds, a
+    `StateError` is raised. The kernel releases the lock when the process ends, also after a crash.
     """
     global _depth, _file  # noqa: PLW0603 - the lock belongs to the whole process
     with _own:
@@ -52,17 +46,20 @@ def machine_lock(say: Callable[[str], object] | None = None, limit: float | None
                 os.close(_file)
 
 
-def _acquire(say: Callable[[str], object] | None, limit: float | None) -> int:
+def _acquire(say: Callable[[str], object], limit: float) -> int:
     """Return the locked file, in which is who holds it."""
     file = _open(lock_path())
     try:
         if not _locks(file):
-            if say is not None:
-                say(f"waiting for process {_holder(file)}, which uses the machine (lock {lock_path()})")
-            if limit is None:
-                fcntl.flock(file, fcntl.LOCK_EX)
-            else:
-                _wait(file, limit)
+            say(f"waiting for process {_holder(file)}, which uses the machine (lock {lock_path()})")
+            deadline = time.monotonic() + limit
+            while not _locks(file):  # flock() itself has no limit
+                if time.monotonic() > deadline:
+                    raise StateError(
+                        f"{lock_path()}: process {_holder(file)}, still uses the machine after {limit:g} s, expected "
+                        f"it to have ended; {LOCK_VARIABLE} may name another lock"
+                    )
+                time.sleep(_POLL_SECONDS)
         with suppress(OSError):  # a full disk: the text is for those who wait, the lock holds without it
             os.ftruncate(file, 0)
             command = " ".join(" ".join(sys.orig_argv).split())  # in one line
@@ -71,18 +68,6 @@ def _acquire(say: Callable[[str], object] | None, limit: float | None) -> int:
         os.close(file)
         raise
     return file
-
-
-def _wait(file: int, limit: float) -> None:
-    """Try to lock the file until that works; flock() itself has no limit."""
-    deadline = time.monotonic() + limit
-    while not _locks(file):
-        if time.monotonic() > deadline:
-            raise StateError(
-                f"{lock_path()}: process {_holder(file)}, still uses the machine after {limit:g} s, expected it to "
-                f"have ended; {LOCK_VARIABLE} may name another lock"
-            )
-        time.sleep(_POLL_SECONDS)
 
 
 def _locks(file: int) -> bool:

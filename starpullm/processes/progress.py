@@ -58,16 +58,10 @@ class _Own:
 
 
 def report_phase(phase: str, step: int | None = None) -> None:
-    """Report that this process begins a phase; takes a few microseconds.
+    """Report that this process begins a phase, of which 48 characters are kept; takes a few microseconds.
 
-    However the process ends, readers see either this report or the previous one, never a part of a report.
-
-    Parameters
-    ----------
-    phase
-        The phase; its first 48 characters are kept.
-    step
-        The last step that this process has finished, from 1; 0: none; None: the same as before.
+    ``step`` is the last one that it has finished, from 1; 0: none; None: the same as before. However the process ends,
+    readers see either this report or the previous one, never a part of a report.
     """
     _Own.phase = phase[:_PHASE_CHARACTERS]
     _Own.step = _Own.step if step is None else step

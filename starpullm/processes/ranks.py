@@ -28,24 +28,9 @@ from starpullm.errors import (
     StateError,
 )
 from starpullm.processes import progress
-from starpullm.processes.keeper import rank_and_size_from_environment
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
-
-__all__ = [
-    "CommonBlocks",
-    "check_same_options",
-    "common_call",
-    "default_exit_status",
-    "failing_together",
-    "guarded",
-    "meet",
-    "option_differences",
-    "rank_and_size_from_environment",
-    "rank_list",
-    "world",
-]
 
 AGREEMENT_SECONDS = 1.0
 """How long a rank that fails waits for the other ranks to fail too, before it ends them by ``MPI_Abort``."""
@@ -55,13 +40,7 @@ INTERRUPT_SECONDS = 2.0
 
 
 def world() -> Comm:
-    """Initialise MPI if that hasn't been done, and return MPI_COMM_WORLD.
-
-    Raises
-    ------
-    MissingDependencyError
-        If mpi4py isn't installed, or finds no MPI.
-    """
+    """Initialise MPI if that hasn't been done, and return MPI_COMM_WORLD."""
     # With more ranks than cores Open MPI's threads yield while they wait, but StarPU's workers do not yield while they
     # look for tasks, so each message takes a time slice. MPI reads the variable when it is initialised.
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "0")
@@ -105,11 +84,6 @@ def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_ex
 
     Every rank has to enter and leave the block, in the main thread, and to leave it before it closes a trainer or a
     runtime, because closing these waits for the other ranks. Blocks may be nested.
-
-    Raises
-    ------
-    SystemExit
-        With that exit status, in place of the exception, if all ranks have raised.
     """
     with _SignalWatch(comm.Get_rank()) as watch:
         own = comm.Dup()  # other ranks may be in the middle of an operation on `comm`
@@ -210,13 +184,7 @@ def failing_together(comm: Comm | None) -> Iterator[None]:
 
 
 def check_same_options(comm: Comm, options: Mapping[str, object]) -> None:
-    """Raise on every rank if options differ between ranks by their ``repr``; every rank has to call this.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Naming each option that differs, its values and their ranks.
-    """
+    """Raise on every rank if options differ between ranks by their ``repr``; every rank has to call this."""
     differences = option_differences(comm.allgather({name: repr(value) for name, value in options.items()}))
     if differences:
         raise InvalidArgumentError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -108,12 +108,9 @@ def starpullm_reference(
 
     directory = tmp_path_factory.mktemp("reference")
     checkpoint = make_inputs(starpullm_golden, directory)
-    library = starpullm_validation.llmc_library
-    return (
-        run_llmc(library, starpullm_golden, checkpoint, directory)
-        if library
-        else GoldenReference(starpullm_golden, checkpoint)
-    )
+    if starpullm_validation.llmc_library:
+        return run_llmc(starpullm_validation.llmc_library, starpullm_golden, checkpoint, directory)
+    return GoldenReference(starpullm_golden, checkpoint)
 
 
 @pytest.fixture
@@ -184,12 +181,18 @@ class Checker:
 
         A check of the package is known by its name; the arguments are then the fields of its `Case`.
         """
+        from starpullm.checks.cases import Case
+        from starpullm.checks.check import Where, all_checks
         from starpullm.checks.own import run_own
         from starpullm.processes.children import location_of
 
         assert self.configuration is not None
         if isinstance(function, str):
-            result = self._run(self.configuration, *self._registered(function, arguments))
+            places = (Where.EACH, Where.ONE_WORKER)
+            known = {name: check for name, check in all_checks().items() if check.needs.where in places}
+            if function not in known:
+                self.give_up(f'starpullm_check: found "{function}", expected a function or one of {", ".join(known)}')
+            result = self._run(self.configuration, known[function], Case(**arguments))
         else:
             counts = bool(arguments.pop("counts_allocations", False))
             own = {"location": location_of(function), "arguments": arguments}
@@ -228,15 +231,6 @@ class Checker:
                 path.unlink()
         return arrays
 
-    def _registered(self, name: str, arguments: Mapping[str, Any]) -> tuple[Check, Case]:
-        from starpullm.checks.cases import Case
-        from starpullm.checks.check import Where, all_checks
-
-        known = {of: check for of, check in all_checks().items() if check.needs.where in (Where.EACH, Where.ONE_WORKER)}
-        if name not in known:
-            self.give_up(f'starpullm_check: found "{name}", expected a function or one of {", ".join(known)}')
-        return known[name], Case(**arguments)
-
     def _run(self, where: RuntimeConfiguration | int, check: Check, case: Case, path: str = "") -> Result | None:
         """Run a registered check in the process of a placement, or on so many ranks without a runtime."""
         from starpullm.checks.place import run_check
@@ -266,10 +260,8 @@ class Checker:
         texts = []
         for report in sorted(results, key=lambda report: report.outcome is not Outcome.FAILED):
             self._entry.results.append(report.as_json())
-            lines = report.lines()
-            more = len(lines) - MAX_LINES
             if report.outcome is not Outcome.PASSED:
-                texts += [*lines[:MAX_LINES], *([f"  … and {more} more lines"] if more > 0 else [])]
+                texts += report.first_lines(MAX_LINES)
         if any(report.outcome is Outcome.FAILED for report in results):
             pytest.fail("\n".join(texts), pytrace=False)
         is_parity = self._entry.family == "parity" and not self._validation.skip_unknown_libm

@@ -94,12 +94,6 @@ def has_own_comparisons(item: pytest.Item) -> bool:
     return "starpullm_check" not in fixtures and family_of(item) == "other"
 
 
-def has_no_case(item: pytest.Item) -> bool:
-    """Return whether a test was parametrised with nothing, which pytest would skip."""
-    skip = item.get_closest_marker("skip")
-    return skip is not None and str(skip.kwargs.get("reason", "")).startswith("got empty parameter set")
-
-
 def is_worker(config: pytest.Config) -> bool:
     """Return whether this process is a worker of pytest-xdist, whose controller reports for it."""
     return hasattr(config, "workerinput")
@@ -109,7 +103,9 @@ def begin_attempt(item: pytest.Item) -> Entry:
     """Forget what an earlier attempt at a test has found."""
     known = item.stash.get(_ENTRY, None)
     reruns = 0 if known is None else known.reruns + 1
-    entry = item.stash[_ENTRY] = Entry(family_of(item), _configuration_of(item), reruns=reruns)
+    place = item.callspec.params.get("starpullm_configuration", "-") if hasattr(item, "callspec") else "-"
+    configuration = "unknown" if isinstance(place, Exception) else str(place)
+    entry = item.stash[_ENTRY] = Entry(family_of(item), configuration, reruns=reruns)
     return entry
 
 
@@ -121,10 +117,3 @@ def entry_of(item: pytest.Item) -> Entry:
 def family_of(item: pytest.Item) -> str:
     """Return the first of the plugin's markers that a test has, or ``"other"``."""
     return next((name for name in FAMILIES if item.get_closest_marker(f"starpullm_{name}")), "other")
-
-
-def _configuration_of(item: pytest.Item) -> str:
-    """Return the runtime configuration that a test is parametrised with, or ``"-"``."""
-    callspec = getattr(item, "callspec", None)
-    place = callspec.params.get("starpullm_configuration", "-") if callspec else "-"
-    return "unknown" if isinstance(place, Exception) else str(place)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import pytest
 
@@ -35,8 +35,6 @@ MIN_BLOCKS = 16
 MAX_BUDGET = 0.05
 MAX_SECONDS = 7 * 24 * 3600
 
-_T = TypeVar("_T")
-_D = TypeVar("_D")
 _N = TypeVar("_N", int, float)
 
 
@@ -93,11 +91,11 @@ def _name(text: str, folder: Path) -> str:
 
 
 def _count_or_all(text: str, folder: Path) -> int | str:
-    return text if text == "all" else _number(int, 1, math.inf, "positive numbers separated by commas, or all")(text)
+    return text if text == "all" else _positive(text, folder)
 
 
-def _number(kind: Callable[[str], _N], least: float, most: float, expected: str) -> Callable[..., _N]:
-    def read(text: str, folder: Path | None = None) -> _N:
+def _number(kind: Callable[[str], _N], least: float, most: float, expected: str) -> Callable[[str, Path], _N]:
+    def read(text: str, folder: Path) -> _N:
         try:
             value = kind(text)
         except ValueError:
@@ -120,6 +118,7 @@ _blocks = _number(int, MIN_BLOCKS, math.inf, f"at least {MIN_BLOCKS}")
 _budget = _number(float, 0, MAX_BUDGET, f"0 to {MAX_BUDGET}")
 _seed = _number(int, -math.inf, math.inf, "an integer")
 _count = _number(int, 1, math.inf, "positive numbers separated by commas")
+_positive = _number(int, 1, math.inf, "positive numbers separated by commas, or all")
 
 
 # ---- The table ----
@@ -170,37 +169,16 @@ class Option:
         return tuple(dict.fromkeys(self.read(part, folder) for part in parts))
 
 
-# These return an `Option`; their types are those of the attributes, that is of what `Option.__get__` returns.
-
-
-def _flag(text: str) -> bool:
-    return cast("bool", Option("bool", "", False, _name, text))
-
-
-def _text(metavar: str, default: _D, read: Callable[[str, Path], _T], text: str) -> _T | _D:
-    told = "" if default is None else f"; default: {default:g}"
-    return cast("_T | _D", Option("string", metavar, default, read, text + told))
-
-
-def _list(
-    metavar: str,
-    default: Sequence[_T] | Callable[[Options], Sequence[_T]],
-    read: Callable[[str, Path], _T],
-    text: str,
-    name: str = "",
-) -> Sequence[_T]:
-    return cast("Sequence[_T]", Option("linelist", metavar, default, read, f"{text}; may be repeated", name))
+_flag = partial(Option, "bool", "", False, _name)
+_text = partial(Option, "string")
+_list = partial(Option, "linelist")
 
 
 class Options:
     """The options of one run of pytest: those of the command line, otherwise those of the ini file.
 
-    Raises
-    ------
-    pytest.UsageError
-        From every attribute and method, for an option that can't be satisfied.
-    UnknownMachineError
-        From those that depend on the machine.
+    What needs an option that can't be satisfied raises a `pytest.UsageError`, what needs the machine an
+    `UnknownMachineError`.
     """
 
     library = _text("PATH", None, _file, "native library to validate; default: the installed one")
@@ -209,9 +187,7 @@ class Options:
     chosen_sub_batches = _list(
         "N,…", (), _count_or_all, "sub-batches, or all; default: 1 and one per sequence", "sub_batches"
     )
-    reductions = _list(
-        "NAME,…", lambda _: REDUCTIONS, _reduction, "reductions of gradients; default: ordered,tree,redux"
-    )
+    reductions = _list("NAME,…", REDUCTIONS, _reduction, "reductions of gradients; default: ordered,tree,redux")
     records = _list(
         "RECORD,…",
         lambda options: DEFAULT_RECORDS if options.ranks == 1 else DEFAULT_RECORDS_OF_RANKS,
@@ -239,9 +215,6 @@ class Options:
     rank_counts = _list("N,…", (1,), _count, "numbers of ranks to measure throughput with; default: 1", "ranks")
     accept_cost = _flag("with stored runs: accept a task graph that costs more, and store its cost to compare with")
 
-    rank: int
-    ranks: int
-
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self.rank, self.ranks = rank_and_size(config)
@@ -249,9 +222,6 @@ class Options:
     def label(self, name: str) -> str:
         """Return the name of an option to use in messages: where its value comes from."""
         return self.given(OPTIONS[name])[1]
-
-    def _is_given(self, name: str) -> bool:
-        return self.given(OPTIONS[name])[0] is not None
 
     def given(self, option: Option) -> tuple[Any, str, Path]:
         """Return the value as it was given, its name there, and the folder of relative paths.
@@ -283,14 +253,18 @@ class Options:
         """The records that only parity is checked with: those beyond thresholds, unless records are chosen."""
         from starpullm.golden.records import THRESHOLD_RECORDS
 
-        if self._is_given("records"):
+        if self._records_are_chosen:
             return ()
         return THRESHOLD_RECORDS if self.ranks == 1 else PARITY_RECORDS_OF_RANKS
 
     @property
     def throughput_records(self) -> Sequence[str]:
         """The records whose throughput is measured."""
-        return self.records if self._is_given("records") else (DEFAULT_THROUGHPUT_RECORD,)
+        return self.records if self._records_are_chosen else (DEFAULT_THROUGHPUT_RECORD,)
+
+    @property
+    def _records_are_chosen(self) -> bool:
+        return self.given(OPTIONS["records"])[0] is not None
 
     def sub_batches(self, record: str, ranks: int = 1) -> list[int]:
         """Return the chosen numbers of sub-batches that divide each rank's part of a record's batch, ascending.
@@ -403,41 +377,38 @@ class Options:
             for option in (OPTIONS[name] for name in _OF_THROUGHPUT):
                 if getattr(self._config.option, option.ini, None) is not None:
                     raise pytest.UsageError(f"{option.option}: expected --starpullm-benchmark with it")
-        given = [option.attribute for name, option in OPTIONS.items() if self._is_given(name)]
+        given = [option.attribute for option in OPTIONS.values() if self.given(option)[0] is not None]
         for attribute in given:
             getattr(self, attribute)
-        if given or self.ranks > 1:
-            self._check_sizes()
-        if self.report_is_folder:
-            from starpullm.report.folder import require_packages
-
-            self._require("report", require_packages)
-        if self.benchmark:
-            from starpullm.speed.verdict import scipy_stats
-
-            if not self._config.pluginmanager.hasplugin("benchmark"):
-                raise pytest.UsageError(
-                    f"{self.label('benchmark')}: expected pytest-benchmark, which isn't installed: pip install "
-                    "'starpullm[bench]'"
-                )
-            self._require("benchmark", scipy_stats)
-
-    def _require(self, name: str, packages: Callable[[], object]) -> None:
-        try:
-            packages()
-        except MissingDependencyError as error:
-            raise pytest.UsageError(f"{self.label(name)}: {error}") from error
-
-    def _check_sizes(self) -> None:
-        if not any(self.sub_batches(record) for record in self.records):
+        if given and not any(self.sub_batches(record) for record in self.records):
             raise pytest.UsageError(
                 f"{self.label('sub_batches')}: expected a number that divides the batch of one of the records"
             )
-        if not any(self.sub_batches(record, self.ranks) for record in self.records):
+        if self.ranks > 1 and not any(self.sub_batches(record, self.ranks) for record in self.records):
             raise pytest.UsageError(
                 f"starpullm: found {self.ranks} ranks, which with these sub-batches divide the batch of none of the "
                 f"records: {', '.join(self.records)}"
             )
+        self._check_packages()
+
+    def _check_packages(self) -> None:
+        name = "report"
+        try:
+            if self.report_is_folder:
+                from starpullm.report.folder import require_packages
+
+                require_packages()
+            name = "benchmark"
+            if self.benchmark:
+                from starpullm.speed.verdict import scipy_stats
+
+                if not self._config.pluginmanager.hasplugin("benchmark"):
+                    raise MissingDependencyError(
+                        "expected pytest-benchmark, which isn't installed: pip install 'starpullm[bench]'"
+                    )
+                scipy_stats()
+        except MissingDependencyError as error:
+            raise pytest.UsageError(f"{self.label(name)}: {error}") from error
 
 
 OPTIONS = {option.name: option for option in vars(Options).values() if isinstance(option, Option)}
@@ -450,7 +421,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("starpullm", "starpullm: tests that validate it (pytest --pyargs starpullm.suite)")
     for option in OPTIONS.values():
         # No option has a default here, so that it is known whether it was given.
-        common: dict[str, Any] = {"dest": option.ini, "default": None, "help": option.help}
+        told = f"; default: {option.default:g}" if isinstance(option.default, int | float) and option.metavar else ""
+        more = "; may be repeated" if option.kind == "linelist" else ""
+        common: dict[str, Any] = {"dest": option.ini, "default": None, "help": option.help + told + more}
         if option.kind == "bool":
             group.addoption(option.option, action="store_true", **common)
         else:

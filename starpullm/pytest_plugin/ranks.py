@@ -55,18 +55,14 @@ def rank_and_size(config: pytest.Config, arguments: Sequence[str] = ()) -> tuple
     if known is None:
         options = config.known_args_namespace
         with_mpi = getattr(options, "with_mpi", False) or "--with-mpi" in arguments
-        asked = getattr(options, "starpullm_over_ranks", False) or (with_mpi and _names_starpullm(config))
+        given = any(value is not None for name, value in vars(options).items() if name.startswith("starpullm_"))
+        ours = with_mpi and (given or names_suite(config) or config.getini("starpullm_over_ranks"))
+        asked = getattr(options, "starpullm_over_ranks", False) or ours
         known = config.stash[_RANK_AND_SIZE] = rank_and_size_from_environment() if asked else (0, 1)
     return known
 
 
 _RANK_AND_SIZE = pytest.StashKey[tuple[int, int]]()
-
-
-def _names_starpullm(config: pytest.Config) -> bool:
-    options = vars(config.known_args_namespace)
-    given = any(value is not None for name, value in options.items() if name.startswith("starpullm_"))
-    return given or names_suite(config) or config.getini("starpullm_over_ranks")
 
 
 def names_suite(config: pytest.Config) -> bool:
@@ -196,7 +192,8 @@ class RankedRun:
         """
         report = yield
         if runs_on_every_rank(item):
-            own = _Phase(report.outcome, message_of(report), _captured(report), _pickled(call))
+            captured = "\n".join(f"---- {title}\n{text}" for title, text in report.sections)
+            own = _Phase(report.outcome, message_of(report), captured, _pickled(call))
             place = f"{report.when} of {item.nodeid}"
             try:
                 _merge(report, call, self._share(place, own, own), self.rank)
@@ -223,11 +220,6 @@ class RankedRun:
 
         This waits outside of MPI, so that signals work. With a phase, which has just ended here, the job is ended
         unless the other ranks arrive within the time limit.
-
-        Raises
-        ------
-        ElsewhereError
-            If a rank has arrived at another place.
         """
         if self._are_apart:
             return {self.rank: value}
@@ -412,7 +404,3 @@ def _excinfo(phase: _Phase) -> pytest.ExceptionInfo[BaseException]:
         raise error
     except BaseException:
         return pytest.ExceptionInfo.from_current()
-
-
-def _captured(report: pytest.TestReport) -> str:
-    return "\n".join(f"---- {title}\n{text}" for title, text in report.sections)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -67,19 +66,16 @@ class Report:
         lines = [
             f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]:{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
         ]
-        lines += [_flaky(test) for test in self.tests.values() if test["outcome"] == "passed" and test["reruns"]]
+        for test in self.tests.values():
+            if test["outcome"] == "passed" and (reruns := test["reruns"]):
+                from starpullm.report.failures import reason_of
+
+                times = f"after {reruns} rerun{'s' * (reruns > 1)}"
+                before = reason_of("\n".join(test["repeated"]))
+                lines.append(f"flaky: {test['test']} passed {times}; before: {before}")
         if self.costs["served"]:
             lines.append(f"isolation: {self.costs['processes']} processes served {self.costs['served']} checks")
         return lines + self.notes
-
-
-def _flaky(test: Mapping[str, Any]) -> str:
-    """Return the line of a test that has passed only because it was repeated."""
-    from starpullm.report.failures import reason_of
-
-    reruns: int = test["reruns"]
-    before = reason_of("\n".join(test["repeated"]))
-    return f"flaky: {test['test']} passed after {reruns} rerun{'s' * (reruns > 1)}; before: {before}"
 
 
 def message_of(report: pytest.TestReport) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from starpullm.errors import FileError, StarpullmError
+from starpullm.errors import FileError, RuntimeFailureError, StarpullmError
 from starpullm.pytest_plugin.items import REFUSAL, is_worker, uses_plugin
 from starpullm.pytest_plugin.options import UnknownMachineError
 
@@ -73,12 +75,11 @@ class ReportFiles:
         """Record runs for the pictures of a folder, unless the run was stopped."""
         if not self._writes_folder or not self._results.tests or self._stopped(session):
             return
-        from starpullm.pytest_plugin.recordings import recordings
         from starpullm.report.failures import reason_of
 
         document = self._current()
         try:
-            for recording in recordings(self._validation):
+            for recording in _recordings(self._validation):
                 document["recordings"].append(recording)
         except (StarpullmError, UnknownMachineError, OSError, ValueError) as error:
             self._results.notes.append(f"no recording for the report: {reason_of(str(error))}")
@@ -179,7 +180,7 @@ class ReportFiles:
         if self._document is None or self._document["environment"] is None:
             return []
         from starpullm.pytest_plugin import left_out
-        from starpullm.report.left_out import LeftOut
+        from starpullm.report.left_out import NOT_REACHED, LeftOut
 
         entries: list[LeftOut] = []
         if self._collected is None:
@@ -188,7 +189,9 @@ class ReportFiles:
             )
         else:
             known = self._results.tests.keys() | self._running.keys()
-            entries += left_out.not_reached([test for test in self._collected if test not in known], ended=ended)
+            missing = [test for test in self._collected if test not in known]
+            reason = "the run ended before them" if ended else "they had not begun when this was written"
+            entries += [LeftOut(NOT_REACHED, reason, missing)] if missing else []
         entries += left_out.deselected(self._deselected, self._validation)
         if self._not_chosen is None:
             self._not_chosen = list(left_out.not_chosen(self._validation))
@@ -202,3 +205,39 @@ class ReportFiles:
         if reason:
             return str(reason)
         return _ENDINGS.get(session.exitstatus)  # type: ignore[call-overload,no-any-return]
+
+
+def _recordings(validation: Validation) -> Iterator[dict[str, Any]]:
+    """Yield a recording for each of the first configurations."""
+    from starpullm.checks.recorded_run import MAX_RECORDED, write_recording
+
+    case = {**_case(validation), "reduction": "ordered", "seed": validation.seed}
+    with tempfile.TemporaryDirectory(prefix="starpullm-recording-") as directory:
+        path = Path(directory, "recording.json")
+        for configuration in validation.configurations(validation.ranks)[:MAX_RECORDED]:
+            limit = validation.time_limit
+            validation.pool.call(configuration, write_recording, time_limit=limit, **case, path=str(path)).result()
+            yield json.loads(path.read_text())
+
+
+def _case(options: Validation) -> dict[str, Any]:
+    """Return the record with the most layers that is quick, and two sub-batches for each rank or the fewest there are.
+
+    With more sub-batches pictures become crowded, not clearer.
+    """
+    from starpullm.checks.cases import find_record
+    from starpullm.checks.recorded_run import MAX_RECORDED_PARAMETERS
+    from starpullm.data.sizes import divisors
+    from starpullm.files.model import num_parameters
+
+    sizes = {record: num_parameters(find_record(record).model) for record in options.records}
+    light = [
+        record
+        for record, size in sizes.items()
+        if size <= MAX_RECORDED_PARAMETERS and options.sub_batches(record, options.ranks)
+    ]
+    if not light:
+        raise RuntimeFailureError("all chosen records are large")
+    record = max(light, key=lambda record: find_record(record).model.num_layers)
+    counts = divisors(find_record(record).batch_size // options.ranks)
+    return {"record": record, "sub_batches": counts[min(1, len(counts) - 1)]}

@@ -47,13 +47,7 @@ class Validation(Options):
         self._waited_in_phase = 0.0
 
     def require_options(self) -> None:
-        """Check the options; called for each test that uses the plugin, because they concern no other one.
-
-        Raises
-        ------
-        pytest.UsageError
-            If an option can't be satisfied. `pytest_collectreport` ends the run with it.
-        """
+        """Check the options; called for each test that uses the plugin, because they concern no other one."""
         with self.refusing():
             if not self._checked:
                 self._checked = True
@@ -87,13 +81,7 @@ class Validation(Options):
 
     @contextmanager
     def hold_machine(self) -> Iterator[None]:
-        """Hold the machine's lock. The wait for it is told, isn't the test's time, and pytest-timeout's clock stops.
-
-        Raises
-        ------
-        StateError
-            If another process still uses the machine after ``--starpullm-wait-limit`` seconds.
-        """
+        """Hold the machine's lock. The wait for it is told, isn't the test's time, and pytest-timeout's clock stops."""
         from starpullm.processes.lock import machine_lock
 
         began = 0.0
@@ -149,17 +137,14 @@ class Validation(Options):
             return
         try:
             with self.refusing():
-                self._check_machine()
+                try:
+                    self.check_machine()
+                except UnknownMachineError as error:  # tests of others fail one by one, and everything else runs
+                    if names_suite(self._config):
+                        raise pytest.UsageError(f"starpullm: {error}") from error
         except pytest.UsageError:
             if not is_worker(self._config):
                 raise
-
-    def _check_machine(self) -> None:
-        try:
-            self.check_machine()
-        except UnknownMachineError as error:  # tests of others fail one by one, and everything else runs
-            if names_suite(self._config):
-                raise pytest.UsageError(f"starpullm: {error}") from error
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -266,13 +251,7 @@ VALIDATION = pytest.StashKey[Validation]()
 
 
 def validation_of(config: pytest.Config) -> Validation:
-    """Return the run of a pytest configuration.
-
-    Raises
-    ------
-    pytest.UsageError
-        If pytest has not loaded the plugin.
-    """
+    """Return the run of a pytest configuration."""
     validation = config.stash.get(VALIDATION, None)
     if validation is None:
         raise pytest.UsageError(

@@ -14,7 +14,7 @@ from starpullm.pytest_plugin.fixtures import Checker
 from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
-    from starpullm.speed.cost import GraphCost
+    from starpullm.speed.builds import GraphCost
     from starpullm.speed.gate import Speed
     from starpullm.speed.turns import Turns
     from starpullm.speed.workload import Workload
@@ -135,7 +135,7 @@ class Gate:
         self._checker.judge(turns.decide(speed, self._validation.budget), cost, *([bits] if bits else []))
 
     def _judge_with_stored(self, turns: Turns, speed: Speed) -> None:
-        from starpullm.speed.cost import GraphCost, check_cost
+        from starpullm.speed.builds import GraphCost, check_cost
         from starpullm.speed.gate import compare_with_stored
 
         stored = [extra for extra in self._stored() if extra["configuration"] == asdict(turns.workload)]

@@ -115,22 +115,11 @@ class Recording(TypedDict):
     critical_path: list[int]
 
 
-class Workload(TypedDict):
-    """What was measured; ``starpullm.speed.workload`` has more of it."""
-
-    model: str
-    batch_size: int
-    seq_len: int
-    partition: str
-    ranks: int
-    sub_batches: int
-    reduction: str
-
-
 class Measured(TypedDict):
     """An entry of ``starpullm bench --json``, or the measurement of a pytest run; what isn't known is left out."""
 
-    configuration: Workload
+    configuration: dict[str, Any]
+    """A ``starpullm.speed.workload.Workload``."""
     failure: NotRequired[str]
     tokens_per_ms: NotRequired[float]
     matmul_flops: NotRequired[int]
@@ -178,29 +167,21 @@ class ReportFile(TypedDict):
 def new_document(command: str, arguments: Sequence[str], *, ranks: int = 1, seed: int | None = None) -> Document:
     """Return the document of a run that has just begun; ``command`` is for example ``starpullm parity``."""
     now = time.time()
-    return {
+    lists = ("runs", "running", "tests", "not_checked", "notes", "recordings", "throughput")
+    known: dict[str, Any] = {
         "version": VERSION,
         "command": command,
         "arguments": list(arguments),
         "state": "running",
-        "exit_status": None,
-        "stopped": None,
         "time": now,
         "written": now,
         "host": socket.gethostname(),
-        "environment": None,
         "ranks": ranks,
         "seed": seed,
-        "runs": [],
         "selection": {},
-        "running": [],
-        "tests": [],
-        "not_checked": [],
-        "notes": [],
-        "isolation": None,
-        "recordings": [],
-        "throughput": [],
+        **{name: [] for name in lists},
     }
+    return {name: known.get(name) for name in ReportFile.__annotations__}
 
 
 def grouped(entries: Iterable[_Entry], key: Callable[[_Entry], _Key]) -> dict[_Key, list[_Entry]]:
@@ -212,15 +193,7 @@ def grouped(entries: Iterable[_Entry], key: Callable[[_Entry], _Key]) -> dict[_K
 
 
 def write_document(document: Document, path: Path) -> None:
-    """Write the file, which appears under its name only when it is complete.
-
-    Raises
-    ------
-    FileError
-        If it can't be written.
-    FormatError
-        If the document has something that JSON can't represent.
-    """
+    """Write the file, which appears under its name only when it is complete."""
     document["written"] = time.time()
     # Without indentation Python's encoder is many times as fast.
     indent = None if document["state"] == "running" else 1
@@ -233,15 +206,7 @@ def write_document(document: Document, path: Path) -> None:
 
 
 def read_document(path: Path) -> Document:
-    """Read and check the file.
-
-    Raises
-    ------
-    FileError
-        If it can't be read.
-    FormatError
-        If it isn't a report of this version.
-    """
+    """Read and check the file."""
     found = read_json(path)
     version = found.get("version") if isinstance(found, dict) else None
     if version != VERSION:

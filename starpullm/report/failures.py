@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starpullm.report.document import Document, grouped
 
@@ -26,19 +25,24 @@ class Failure(NamedTuple):
 
 def failures(document: Document) -> list[Failure]:
     """Return the failed tests."""
-    return [
-        Failure(
-            anchor=failure_anchor(number),
-            name=_name(test),
-            reason=_reason(test),
-            test=re.sub("^[^:]*/", "", test["test"]),
-            family=test["family"],
-            run=test.get("run", ""),
-            message=test["message"].strip(),
-        )
-        for number, test in enumerate(document["tests"])
-        if test["outcome"] == "failed"
-    ]
+    found = []
+    for number, test in enumerate(document["tests"]):
+        if test["outcome"] == "failed":
+            failed = [result for result in test["results"] if result["outcome"] == "failed"]
+            checks = ", ".join(dict.fromkeys(result["check"] for result in failed))
+            name = checks or test["test"].rpartition("::")[2].partition("[")[0]
+            where = "" if test["configuration"] in ("", "-", "all") else f" on {test['configuration']}"
+            failure = Failure(
+                anchor=failure_anchor(number),
+                name=f"{name}{where}",
+                reason=next((result["sentence"] for result in failed), "") or reason_of(test["message"]),
+                test=re.sub("^[^:]*/", "", test["test"]),
+                family=test["family"],
+                run=test.get("run", ""),
+                message=test["message"].strip(),
+            )
+            found.append(failure)
+    return found
 
 
 def failure_groups(failed: list[Failure]) -> list[list[Failure]]:
@@ -49,19 +53,6 @@ def failure_groups(failed: list[Failure]) -> list[list[Failure]]:
 def failure_anchor(test: int) -> str:
     """Return the anchor of a failed test, by its number in the document."""
     return f"failure-{test}"
-
-
-def _name(test: Mapping[str, Any]) -> str:
-    """Return the checks that failed, or the test if no check has a result, and the configuration."""
-    checks = dict.fromkeys(result["check"] for result in test["results"] if result["outcome"] == "failed")
-    name = ", ".join(checks) or test["test"].rpartition("::")[2].partition("[")[0]
-    return name if test["configuration"] in ("", "-", "all") else f"{name} on {test['configuration']}"
-
-
-def _reason(test: Mapping[str, Any]) -> str:
-    """Return why a test failed: the sentence of the check that failed, or the message's."""
-    sentences = (result["sentence"] for result in test["results"] if result["outcome"] == "failed")
-    return next(sentences, "") or reason_of(test["message"])
 
 
 def reason_of(message: str) -> str:

@@ -39,15 +39,7 @@ def require_packages() -> None:
 
 
 class ReportFolder:
-    """A folder with ``report.json`` and ``index.html``; created if only its last part is missing.
-
-    Raises
-    ------
-    MissingDependencyError
-        If a package that makes the page isn't installed.
-    FileError
-        If the folder can't be created.
-    """
+    """A folder with ``report.json`` and ``index.html``; created if only its last part is missing."""
 
     def __init__(self, path: Path) -> None:
         require_packages()
@@ -61,15 +53,7 @@ class ReportFolder:
         """When an unfinished report may be renewed next; seconds of the monotonic clock."""
 
     def write(self, document: Document) -> None:
-        """Write both files; each appears under its name only when it is complete.
-
-        Raises
-        ------
-        FileError, FormatError
-            If one can't be written.
-        PageError
-            If the page can't be made. The JSON file has been written then.
-        """
+        """Write both files; each appears under its name only when it is complete."""
         start = time.monotonic()
         try:
             write_document(document, self.path / JSON_NAME)
@@ -89,15 +73,7 @@ class ReportFolder:
 
 
 def remake_page(folder: Path) -> None:
-    """Make the page of a folder again from its JSON file.
-
-    Raises
-    ------
-    MissingDependencyError
-        If a package that makes the page isn't installed.
-    FileError, FormatError
-        If the JSON file can't be read or has something that no page can be made of, or if the page can't be written.
-    """
+    """Make the page of a folder again from its JSON file."""
     require_packages()
     document = read_document(folder / JSON_NAME)
     try:

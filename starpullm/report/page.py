@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from starpullm.machine import rows_of
 from starpullm.report.document import Document, grouped
 from starpullm.report.failures import MAX_FAILURES, failure_groups, failures, reason_of
-from starpullm.report.parity_matrix import matrices
-from starpullm.report.reductions import reductions_of
 from starpullm.report.runs import environments, run_rows
-from starpullm.report.throughput import speeds_of
+from starpullm.report.tables import matrices, reductions_of, speeds_of
 from starpullm.report.verdict import claim_rows, not_checked, verdict_of
 from starpullm.report.workers import workers_of
 

@@ -33,13 +33,7 @@ class Run(NamedTuple):
 
 
 def read_run(path: Path) -> Run:
-    """Return the run of a report: of its folder, or of its JSON file.
-
-    Raises
-    ------
-    FileError, FormatError
-        If it can't be read, or is not the report of one run of checks or measurements.
-    """
+    """Return the run of a report: of its folder, or of its JSON file."""
     document = _read_one(path / JSON_NAME if path.is_dir() else path)
     verdict = verdict_of(document)
     if document["state"] == "running" or document["stopped"]:
@@ -59,13 +53,7 @@ def _read_one(path: Path) -> Document:
 
 
 def merge(runs: Sequence[Run], arguments: Sequence[str], exit_status: int | None = None) -> Document:
-    """Return the document of several runs.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If there is no run, or if two have the same name.
-    """
+    """Return the document of several runs."""
     names = [run.name for run in runs]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice or not runs:
@@ -180,15 +168,9 @@ def read_jobs(path: Path) -> tuple[list[Run], int]:
 
     A part of a job is a run. A job that left no part, or that did not end although its parts did, is a run too. A
     report that can't be read is named in the ending of its run.
-
-    Raises
-    ------
-    FileError, FormatError
-        If the summary can't be read or isn't one.
     """
-    what = "the summary.json of ci/slurm"
     summary: Summary = read_json(path)
-    check_type(summary, Summary, f"{path}: expected {what}")
+    check_type(summary, Summary, f"{path}: expected the summary.json of ci/slurm")
     return [run for job in summary["jobs"] for run in _runs(job, path.parent)], summary["status"]
 
 

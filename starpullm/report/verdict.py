@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starpullm.report.document import Document, grouped
 from starpullm.report.failures import reason_of
-from starpullm.report.throughput import speeds_of
+from starpullm.report.tables import speeds_of
 
 _NOTHING_COLLECTED = 5  # pytest's exit status
 _NOT_COMPARABLE = 3  # that of starpullm parity
@@ -89,19 +89,11 @@ def not_checked(document: Document) -> Iterator[tuple[str, str, list[str]]]:
     yield from (entry for entry in entries if entry[0] not in runs)
 
 
-class ClaimRow(NamedTuple):
-    """A check over all its runs; ``compared`` says how much of what, such as "570 tensors"."""
+def claim_rows(document: Document) -> list[dict[str, Any]]:
+    """Return a row for each check that gave a result; a user's own has no other claim than its name.
 
-    check: str
-    claim: str
-    passed: int
-    failed: int
-    undecided: int
-    compared: str
-
-
-def claim_rows(document: Document) -> list[ClaimRow]:
-    """Return a row for each check that gave a result; a user's own has no other claim than its name."""
+    ``compared`` says how much of what, such as "570 tensors".
+    """
     every = [result for test in document["tests"] for result in test["results"]]
     rows = []
     for check, results in grouped(every, lambda result: result["check"]).items():
@@ -110,6 +102,7 @@ def claim_rows(document: Document) -> list[ClaimRow]:
         compared: Counter[str] = Counter()
         for result in results:
             compared[result["unit"]] += result["compared"]
-        text = ", ".join(f"{count:,} {unit}" for unit, count in compared.items())
-        rows.append(ClaimRow(check, results[0]["claim"] or check, passed, failed, len(results) - passed - failed, text))
+        row = {"check": check, "claim": results[0]["claim"] or check, "passed": passed, "failed": failed}
+        row["undecided"] = len(results) - passed - failed
+        rows.append({**row, "compared": ", ".join(f"{count:,} {unit}" for unit, count in compared.items())})
     return rows

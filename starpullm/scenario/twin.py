@@ -146,8 +146,8 @@ class Twin:
         trace, observer = self.trainer.trace(), Observer(self.trainer)
         if len(trace):
             observed = observe(trace)
-            for violation in (*observed.backwards, *observed.violations):
-                self.said.equal("order of tasks", "", str(violation))
+            for found in (*map(str, observed.backwards), *(violation.text for violation in observed.violations)):
+                self.said.equal("order of tasks", "", found)
             for asked, instrument in ((self.audited, Accesses()), (self.poisoned, Poison())):
                 if asked:
                     self.take(instrument.judge(trace, observer.findings(), observer.counts()))

@@ -87,15 +87,6 @@ def compare(
     All start from the same model and train on the same batches. Before turns are measured, the losses of a first turn
     are compared: a contender that computes something else can't be compared. `time_limit` is for each turn. `progress`
     is called after each round.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If a workload isn't possible.
-    MissingDependencyError
-        If there is no BLAS.
-    RuntimeFailureError
-        If a contender fails, doesn't reply in time, or has other losses than the strict run.
     """
     if workload.ranks != 1 or workload.matmul != STRICT:
         raise InvalidArgumentError("against: expected a strict configuration of one rank")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,20 +11,8 @@ from starpullm.trace import Trace
 from starpullm.traces.merge import is_kernel
 
 
-class WorkerTime(NamedTuple):
-    """How the time of all workers is spent, as fractions that add up to 1, and the idle fraction of each worker.
-
-    ``measure.Throughput`` defines the fractions. The workers of rank 0 come first.
-    """
-
-    kernels: float
-    runtime: float
-    waiting: float
-    idle: tuple[float, ...]
-
-
-def attribute_time(trace: Trace, begin_ns: int, end_ns: int, *, workers: int, ranks: int = 1) -> WorkerTime:
-    """Attribute the time of all workers to kernels, to the runtime and to waiting, as ``measure.Throughput`` says.
+def attribute_time(trace: Trace, begin_ns: int, end_ns: int, *, workers: int, ranks: int = 1) -> dict[str, Any]:
+    """Attribute the time of all workers to kernels, to the runtime and to waiting: fields of ``measure.Throughput``.
 
     The trace has every task, with the times of the rank that ran it; each rank has `workers` workers. The submission of
     the first task began at `begin_ns`, when tasks without predecessors are ready; the end of all was known at `end_ns`.
@@ -56,4 +44,9 @@ def attribute_time(trace: Trace, begin_ns: int, end_ns: int, *, workers: int, ra
         unused = np.minimum(workers - np.cumsum(running[order])[:-1], np.cumsum(could_run[order])[:-1])
         runtime_time += int((spans * unused).sum())
     waiting_time = capacity - busy_time - runtime_time
-    return WorkerTime(busy_time / capacity, runtime_time / capacity, waiting_time / capacity, tuple(idle))
+    return {
+        "kernel_fraction": busy_time / capacity,
+        "runtime_overhead_fraction": runtime_time / capacity,
+        "waiting_fraction": waiting_time / capacity,
+        "idle_fractions": idle,
+    }

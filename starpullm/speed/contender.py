@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 from starpullm.errors import InvalidArgumentError, StarpullmError
 from starpullm.processes.children import START_SECONDS, Child, Lost, Raised, Reply, Service
-from starpullm.processes.job import ExitedWith
+from starpullm.processes.endings import ExitedWith
 from starpullm.speed import worker
 from starpullm.speed.workload import Workload
 
@@ -19,18 +18,9 @@ from starpullm.speed.workload import Workload
 class Contender:
     """One process, or the ranks of a job, that run a workload; they are stopped while there is no request to answer.
 
-    Parameters
-    ----------
-    name
-        Its name in messages.
-    service
-        What runs in its processes; it answers the same requests as ``worker.serve``.
-    library
-        The native library that its processes open; None: the one that this process would open.
-    environment
-        Environment variables that are added to those of this process.
-    changes
-        Fields of the workload whose values are not those of the other contenders.
+    The ``service``, which runs in its processes, answers the same requests as ``worker.serve``. They open the native
+    ``library``, by default the one that this process would open. ``changes`` are fields of the workload whose values
+    are not those of the other contenders.
     """
 
     first: Mapping[str, Any]
@@ -52,8 +42,6 @@ class Contender:
         self._changes = changes
         self.seconds: list[dict[str, float]] = []
         """For each turn: the seconds of a step, and of a step's kernels by operation."""
-        self.peaks: list[float] = []
-        """The limit of the workload's cores in 10^9 operations per second, measured before and after the turns."""
 
     def start(
         self,
@@ -63,10 +51,7 @@ class Contender:
         stack: ExitStack,
         start_limit: float = START_SECONDS,
     ) -> None:
-        """Start the processes, which the stack ends; limits are in seconds, for each answer and for the start.
-
-        Errors are those of `ask`.
-        """
+        """Start the processes, which the stack ends; limits are in seconds, for each answer and for the start."""
         own = replace(workload, **self._changes)
         self._time_limit = time_limit
         self._child = stack.enter_context(
@@ -82,25 +67,12 @@ class Contender:
         self._value(self._child.start(start_limit))
 
     def ask(self, request: str) -> Any:
-        """Return the answer to a request.
-
-        Raises
-        ------
-        InvalidArgumentError, FormatError, MissingDependencyError
-            If the workload isn't possible.
-        RuntimeFailureError
-            If the processes fail for another reason, or don't answer in time.
-        """
+        """Return the answer to a request; that a workload isn't possible is told by one of ``worker.REFUSALS``."""
         return self._value(self._child.ask(request, self._time_limit))
 
     def take_turn(self) -> None:
-        """Run a turn, while the other contenders are stopped; errors are those of `ask`."""
+        """Run a turn, while the other contenders are stopped."""
         self.seconds.append(self.ask("turn"))
-
-    @property
-    def step_seconds(self) -> float:
-        """The median over turns."""
-        return statistics.median(of[worker.STEP] for of in self.seconds)
 
     def _value(self, reply: Reply) -> Any:
         name = self._child.name

@@ -94,13 +94,6 @@ def compare_builds(
 
     The fact ``changes`` has the step first, then the operations, longest first; ``visible`` is the smallest slowdown of
     any judged operation that would have been called slower.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If there are fewer than `MIN_ROUNDS`, if the series differ in length, or if the budget isn't 0 to `RESOLUTION`.
-    MissingDependencyError
-        If SciPy isn't there.
     """
     if not len(new) == len(baseline) == len(control) >= MIN_ROUNDS:
         raise InvalidArgumentError(
@@ -137,11 +130,6 @@ def compare_with_stored(configuration: str, speed: Speed, stored: Sequence[float
 
     Only the stored runs show how much runs of one build differ: `stored` has the ``fraction_of_limit`` of each, the
     oldest first. ``measured`` is None if there are too few of them.
-
-    Raises
-    ------
-    MissingDependencyError
-        If SciPy isn't there.
     """
     judged = None
     reason = f"{len(stored)} stored runs of this configuration on this machine, expected at least {MIN_STORED}"

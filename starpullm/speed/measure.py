@@ -21,35 +21,7 @@ class Throughput:
     while the data of some task of its rank are there: the task hasn't been submitted yet, the scheduler hasn't found it
     yet, its data are still on the way from another rank, or, with ``redux``, StarPU itself adds. It counts as
     ``waiting_fraction`` while there is no such task: the task graph has no more tasks that could run at the same time.
-    Threads of one worker that wait for each other do so within a kernel.
-
-    Parameters
-    ----------
-    matmul
-        ``Runtime.matmul``: ``"strict"``, or which BLAS.
-    tokens_per_ms
-        Of all ranks, over all iterations, which are submitted ahead.
-    matmul_flops
-        ``limit.matmul_flops`` of a step.
-    matmul_limit_gflops
-        The most that the same number of cores does with one rounding per operation, as the contract requires: in
-        registers only, the median of measurements directly before and after the steps in the same processes.
-    matmul_limit_range
-        The least and the most of these measurements. If they are far apart, the machine was busy with something else.
-    fma_peak_gflops
-        The same with fused multiply-add, which the contract excludes; None if the kernels' level has none.
-    fraction_of_limit
-        ``matmul_gflops`` divided by ``matmul_limit_gflops``: all time outside of matrix products counts as lost.
-    idle_fractions
-        For each worker, those of rank 0 first: the fraction of the time without a kernel.
-    seconds_by_operation
-        The kernels' time of a step, of all workers together, longest first.
-    waits
-        ``predict.prediction.Prediction.waits`` as recorded; empty with one worker, and over ranks.
-    tasks_per_step
-        Of all ranks.
-    peak_rss_bytes
-        The most resident memory without trace: the sum of all ranks' maxima.
+    Threads of one worker that wait for each other do so within a kernel. Speeds and tasks are those of all ranks.
     """
 
     configuration: Workload
@@ -57,22 +29,32 @@ class Throughput:
     simd_level: str
     matmul: str
     tokens_per_ms: float
+    """Over all iterations, which are submitted ahead."""
     step_seconds: float
     traced_step_seconds: float
     matmul_flops: int
     matmul_gflops: float
     matmul_limit_gflops: float
+    """The most that the same number of cores does with one rounding per operation, as the contract requires: in
+    registers only, the median of measurements directly before and after the steps in the same processes."""
     matmul_limit_range: list[float]
+    """The least and the most of these. If they are far apart, the machine was busy with something else."""
     fma_peak_gflops: float | None
+    """The same with fused multiply-add, which the contract excludes; None if the kernels' level has none."""
     fraction_of_limit: float
+    """All time outside of matrix products counts as lost."""
     kernel_fraction: float
     runtime_overhead_fraction: float
     waiting_fraction: float
     idle_fractions: list[float]
+    """Of each worker's time, those of rank 0 first."""
     seconds_by_operation: dict[str, float]
+    """The kernels' time of a step, of all workers together, longest first."""
     waits: dict[str, float]
+    """``predict.prediction.Prediction.waits`` as recorded; empty with one worker, and over ranks."""
     tasks_per_step: float
     peak_rss_bytes: int
+    """Without trace: the sum of all ranks' maxima."""
 
     @property
     def was_disturbed(self) -> bool:
@@ -81,10 +63,7 @@ class Throughput:
 
 
 def bench(workload: Workload, checkpoint: Path, time_limit: float) -> Throughput:
-    """Measure a workload in a child process, or under mpirun if it has several ranks, within so many seconds.
-
-    Errors are those of ``Contender.ask``.
-    """
+    """Measure a workload in a child process, or under mpirun if it has several ranks, within so many seconds."""
     contender = Contender(workload.model)
     with ExitStack() as stack:
         contender.start(workload, checkpoint, time_limit, stack, time_limit)

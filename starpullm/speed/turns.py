@@ -14,9 +14,8 @@ from pathlib import Path
 
 from starpullm.checks.result import Result
 from starpullm.processes.lock import machine_lock
-from starpullm.speed.bits import check_build_bits, has_fixed_bits
+from starpullm.speed.builds import GraphCost, check_build_bits, check_cost, has_fixed_bits
 from starpullm.speed.contender import Contender
-from starpullm.speed.cost import GraphCost, check_cost
 from starpullm.speed.gate import Speed, compare_builds
 from starpullm.speed.worker import STEP
 from starpullm.speed.workload import Workload
@@ -41,6 +40,8 @@ class Turns:
         self.contenders = contenders
         self.new = contenders[0]
         self._orders = self._shuffled()
+        self.peaks: list[float] = []
+        """In 10^9 operations per second."""
 
     def _shuffled(self) -> Iterator[tuple[Contender, ...]]:
         """Yield the order of each round: as many rounds as there are orders have all of them, in random sequence."""
@@ -56,12 +57,15 @@ class Turns:
             contender.take_turn()
         return self.new.seconds[-1][STEP]
 
+    def measure_peaks(self) -> None:
+        """Measure the limit of the contenders' cores, before and after the turns."""
+        for contender in self.contenders:
+            self.peaks += contender.ask("peaks")
+
     def finish(self) -> Speed:
         """Return the first contender's speed, from medians. No round can follow."""
-        for contender in self.contenders:
-            contender.peaks += contender.ask("peaks")
-        limit = statistics.median(peak for contender in self.contenders for peak in contender.peaks)
-        seconds = self.new.step_seconds
+        self.measure_peaks()
+        limit, seconds = statistics.median(self.peaks), statistics.median(of[STEP] for of in self.new.seconds)
         return Speed(self.workload.tokens / seconds / 1e3, limit, self.new.first["flops"] / seconds / 1e9 / limit)
 
     # The methods below are for the contenders of `with_control`.
@@ -101,13 +105,6 @@ def taking_turns(
 
     Each runs a first turn, which isn't measured. The workload's iterations and warm-up steps are set to those of a
     turn, which may take `time_limit` seconds.
-
-    Raises
-    ------
-    FileError
-        If the machine can't be locked.
-    InvalidArgumentError, FormatError, MissingDependencyError, RuntimeFailureError
-        If a contender doesn't start, with everything that is known of the reason.
     """
     turns = Turns(replace(workload, warm_up=WARM_UP_STEPS, iterations=STEPS), contenders)
     with ExitStack() as stack:
@@ -116,6 +113,6 @@ def taking_turns(
         for contender in contenders:
             contender.environment.setdefault("STARPU_HOME", os.environ.get("STARPU_HOME", directory))
             contender.start(turns.workload, checkpoint, time_limit, stack)
-            contender.peaks += contender.ask("peaks")
             contender.first = contender.ask("first")
+        turns.measure_peaks()
         yield turns

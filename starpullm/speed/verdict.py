@@ -76,11 +76,6 @@ def judge(
 
     Without a control, the rows of `baseline` are of other runs, and the interval is Student's prediction interval for
     one more run. An interval misses with the probability `tail` to either side.
-
-    Raises
-    ------
-    MissingDependencyError
-        If SciPy isn't there.
     """
     controls = []
     if control is None:
@@ -107,13 +102,7 @@ def _verdict(low: float, high: float, budget: float) -> Verdict:
 
 
 def scipy_stats() -> ModuleType:
-    """Return ``scipy.stats``.
-
-    Raises
-    ------
-    MissingDependencyError
-        If SciPy can't be imported.
-    """
+    """Return ``scipy.stats``."""
     try:
         from scipy import stats
     except ImportError as error:

@@ -20,8 +20,7 @@ from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import default_exit_status, guarded
 from starpullm.runtime import Partition, Runtime
 from starpullm.speed.attribution import attribute_time
-from starpullm.speed.bits import digest_tensors, has_fixed_bits
-from starpullm.speed.cost import graph_cost
+from starpullm.speed.builds import digest_tensors, graph_cost, has_fixed_bits
 from starpullm.speed.limit import matmul_flops, measure_peaks
 from starpullm.speed.workload import Run, Workload, all_values, make_batches, run_steps
 from starpullm.traces.merge import is_kernel
@@ -140,12 +139,8 @@ def _times(workload: Workload, run: Run) -> dict[str, Any]:
     """Return what follows from the trace."""
     assert run.trace is not None
     workers = Partition.parse(workload.partition).workers
-    spent = attribute_time(run.trace, run.begin_ns, run.end_ns, workers=workers, ranks=workload.ranks)
     return {
-        "kernel_fraction": spent.kernels,
-        "runtime_overhead_fraction": spent.runtime,
-        "waiting_fraction": spent.waiting,
-        "idle_fractions": list(spent.idle),
+        **attribute_time(run.trace, run.begin_ns, run.end_ns, workers=workers, ranks=workload.ranks),
         "seconds_by_operation": {
             operation: seconds / workload.iterations for operation, seconds in run.trace.seconds_by_operation().items()
         },

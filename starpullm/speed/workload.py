@@ -38,11 +38,6 @@ class Workload:
 
     ``model`` is a name for tables and messages. ``batch_size`` is B of all ranks together; partition, scheduler and
     sub-batches are those of each rank. ``ranks`` is 1 for one process without mpirun.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the sub-batches of all ranks don't divide the batch, if a number is too small, or if the partition isn't one.
     """
 
     model: str

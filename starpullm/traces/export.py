@@ -20,13 +20,7 @@ FORMATS = tuple(_LINES)
 
 
 def export(run: TracedRun, name: str, path: Path) -> None:
-    """Write a run in one of `FORMATS`.
-
-    Raises
-    ------
-    FileError
-        If the file can't be written. What existed before is unchanged.
-    """
+    """Write a run in one of `FORMATS`."""
     with atomic_write(path) as file:
         for line in _LINES[name](run):
             file.write(line.encode())

@@ -59,13 +59,7 @@ class TracedRun:
         return int(self.trace.tasks["submit_ns"].min(initial=np.iinfo(np.int64).max)) if len(self.trace) else 0
 
     def steps(self, first: int, last: int) -> TracedRun:
-        """Return the part with these submissions (steps and evaluations, numbered from 0), `last` included.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If there are no tasks of them.
-        """
+        """Return the part with these submissions (steps and evaluations, numbered from 0), `last` included."""
         tasks = self.trace.tasks
         chosen = np.flatnonzero((tasks["step"] >= first) & (tasks["step"] <= last))
         if not len(chosen):
@@ -91,10 +85,7 @@ class Recording:
         self._began = read_clock(trainer.runtime.comm)
 
     def finish(self) -> TracedRun | None:
-        """Wait for all submitted tasks, and return the trace of all ranks on rank 0, None on the others.
-
-        Errors as ``Trainer.trace``.
-        """
+        """Wait for all submitted tasks, and return the trace of all ranks on rank 0, None on the others."""
         trainer, comm = self._trainer, self._trainer.runtime.comm
         own = trainer.trace()
         ended = read_clock(comm)
@@ -108,24 +99,21 @@ class Recording:
 
 
 def save_run(path: StrPath, run: TracedRun) -> None:
-    """Write a run's trace to a file (docs/formats.md).
-
-    Raises
-    ------
-    FileError
-        If the file can't be written.
-    """
+    """Write a run's trace to a file (docs/formats.md)."""
     trace = run.trace
     tasks, accesses = np.empty(len(trace), TASK), np.empty(len(trace.accesses), ACCESS)
     for table, stored in ((trace.tasks, tasks), (trace.accesses, accesses)):
         for name in stored.dtype.names or ():
             stored[name] = table[name]
-    ranks = [asdict(rank) for rank in run.ranks]
-    handles = [(handle.name, handle.bytes) for handle in trace.handles]
-    clock = {"unix_ns": run.unix_ns}
-    write_trace_file(
-        path, TraceFile(run.program, run.settings, clock, ranks, trace.operations, handles, tasks, accesses)
-    )
+    about = {
+        "program": run.program,
+        "settings": dict(run.settings),
+        "clock": {"unix_ns": run.unix_ns},
+        "ranks": [asdict(rank) for rank in run.ranks],
+        "operations": trace.operations,
+        "handles": [{"name": handle.name, "bytes": handle.bytes} for handle in trace.handles],
+    }
+    write_trace_file(path, TraceFile(about, tasks, accesses))
 
 
 def load_run(path: StrPath) -> TracedRun:
@@ -137,15 +125,16 @@ def load_run(path: StrPath) -> TracedRun:
         for name in part.dtype.names or ():
             table[name] = part[name]
     tasks["id"] = np.arange(len(tasks))
-    handles = tuple(HandleInfo(number, name, size) for number, (name, size) in enumerate(stored.handles))
-    ranks = (RankInfo(rank["host"], rank["partition"], rank["clock_uncertainty_ns"]) for rank in stored.ranks)
-    unix_ns = stored.clock.get("unix_ns", 0)
+    about = stored.about
+    handles = tuple(HandleInfo(number, of["name"], of["bytes"]) for number, of in enumerate(about["handles"]))
+    ranks = (RankInfo(rank["host"], rank["partition"], rank["clock_uncertainty_ns"]) for rank in about["ranks"])
+    unix_ns = about["clock"].get("unix_ns", 0)
     return TracedRun(
-        trace=Trace(tasks, accesses, tuple(stored.operations), handles),
+        trace=Trace(tasks, accesses, tuple(about["operations"]), handles),
         ranks=tuple(ranks),
-        settings=stored.settings,
+        settings=about["settings"],
         unix_ns=unix_ns if isinstance(unix_ns, int) else 0,
-        program=stored.program,
+        program=about["program"],
     )
 
 

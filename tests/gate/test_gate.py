@@ -18,7 +18,7 @@ from scipy import stats
 
 from starpullm.checks.result import Outcome, Result
 from starpullm.errors import InvalidArgumentError, MissingDependencyError
-from starpullm.speed.cost import GraphCost, check_cost
+from starpullm.speed.builds import GraphCost, check_cost
 from starpullm.speed.gate import (
     BUDGET,
     ERROR_RATE,

@@ -27,7 +27,8 @@ from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
 from starpullm.processes.children import Answered, Hung, Reply
-from starpullm.processes.job import Completed, Job, TimedOut, run_job
+from starpullm.processes.endings import Completed, Job, TimedOut
+from starpullm.processes.job import run_job
 from starpullm.pytest_plugin.options import PERTURBING
 from starpullm.speed.contender import Contender
 from starpullm.speed.turns import taking_turns, with_control

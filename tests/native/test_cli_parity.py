@@ -195,7 +195,7 @@ def test_parity_with_other_bits() -> None:
     assert lines[6] == "  expected values: from a run on 1x1 with the ref kernels, which has the record's digest"
     assert re.fullmatch(r"  written last by: gradient_add \(step 0, sub-batch 0\) on worker [01] of rank 0", lines[7])
     assert lines[8] == "  step 0, grads/lnfb"
-    assert lines[-2].endswith("more, see --json")
+    assert lines[-2].endswith("more lines")
 
 
 def test_parity_names_the_first_in_order_of_execution(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ if not checkpoint.exists():
     write_checkpoint(checkpoint, Checkpoint(config, parameters))
 if library:
     ctypes.CDLL(library)
-environment = inspect_machine().float_environment
+environment = inspect_machine()["float_environment"]
 digest, denormals = hashlib.sha256(), 0
 with Runtime(sys.argv[3]) as runtime, Trainer(
     runtime, checkpoint, batch_size=4, seq_len=8, sub_batches=2, keep_activations=True

@@ -12,12 +12,13 @@ from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from starpullm.binding import allocations
 from starpullm.checks import memory
-from starpullm.checks.memory import Growth, find_growth, find_growth_of_each
+from starpullm.checks.memory import find_growth, find_growth_of_each
 from starpullm.errors import OutOfMemoryError, StateError
 
 from .children import attempt, run_function, run_python
@@ -89,9 +90,9 @@ CASES: dict[str, tuple[str, ...]] = {
 """Functions of leaking_library.c, and patterns of the leaks that have to be found."""
 
 
-def lines_of(growth: Growth) -> list[str]:
+def lines_of(growth: dict[str, Any]) -> list[str]:
     """Return the verdict, then the leaks."""
-    result = growth.judged_by(partial(judged, check="growth", unit="allocations", fault="memory is left"))
+    result = judged(check="growth", unit="allocations", fault="memory is left", **growth)
     return [result.lines()[0], *(finding.sentence for finding in result.findings)]
 
 

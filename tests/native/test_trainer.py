@@ -328,7 +328,7 @@ if list(Path(sys.argv[3]).glob("**/starpullm_*")):
     raise AssertionError("delayed tasks have models")
 with Runtime("2x1", "dmda", **blas) as runtime, Trainer(runtime, checkpoint, **SIZES, trace=True) as trainer:
     trainer.step(*batch(0))
-    print(json.dumps([inspect_machine().simd_level, sorted({task.operation for task in trainer.trace()})]))
+    print(json.dumps([inspect_machine()["simd_level"], sorted({task.operation for task in trainer.trace()})]))
 """
     environment = {"STARPU_HOME": str(tmp_path), "STARPULLM_SIMD": level}
     run = run_python(HEAD + code, checkpoint, blas, tmp_path, environment=environment)

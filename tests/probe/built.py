@@ -142,7 +142,7 @@ def prepare_environment() -> Path:
     # `python -m` imports starpullm from the checkout, where it has no library; that of the installed package serves.
     installed = Path(sysconfig.get_path("platlib"), "starpullm", "lib", "libstarpullm.so")
     os.environ.setdefault(ENVIRONMENT_VARIABLE, str(installed))
-    prefix = Path(inspect_machine().starpu_prefix)
+    prefix = Path(inspect_machine()["starpu_prefix"])
     os.environ["LD_LIBRARY_PATH"] = f"{prefix}/lib"
     os.environ["STARPU_HOME"] = str(EXAMPLES / "home")
     os.environ["STARPU_SILENT"] = "1"
@@ -160,7 +160,7 @@ def prepare_environment() -> Path:
 def place() -> str:
     """Return on what programs run, in words: StarPU's version and the processor."""
     machine = inspect_machine()
-    return f"StarPU {machine.starpu_version}, {machine.processor}, {machine.cores} cores"
+    return "StarPU {starpu_version}, {processor}, {cores} cores".format(**machine)
 
 
 def lock_results() -> None:

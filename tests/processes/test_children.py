@@ -20,7 +20,7 @@ import pytest
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.processes.children import Answered, Child, Hung, Lost, Raised, Service, find_function, location_of
-from starpullm.processes.job import Crashed, ExitedWith, Stopped
+from starpullm.processes.endings import Crashed, ExitedWith, Stopped
 from starpullm.processes.progress import report_phase
 
 TIME_LIMIT = 60.0

@@ -18,19 +18,9 @@ import pytest
 
 from starpullm.errors import MissingDependencyError, RuntimeFailureError
 from starpullm.processes import job, stacks
+from starpullm.processes.endings import Completed, Crashed, ExitedWith, Job, JobEnding, RankReport, TimedOut
 from starpullm.processes.guard import ended_with_this_process
-from starpullm.processes.job import (
-    Completed,
-    Crashed,
-    ExitedWith,
-    Job,
-    JobEnding,
-    RankReport,
-    TimedOut,
-    job_environment,
-    processes_of,
-    run_job,
-)
+from starpullm.processes.job import job_environment, processes_of, run_job
 from starpullm.processes.mpirun import mpirun_command
 from starpullm.processes.progress import Phase
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from starpullm.binding import prototypes, structs
-from starpullm.processes.job import ExitedWith, Job, run_job
+from starpullm.processes.endings import ExitedWith, Job
+from starpullm.processes.job import run_job
 
 PARTITIONS = ("2x1", "1x1", "1x2")
 TIME_LIMIT = 60.0

@@ -14,17 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from starpullm.processes.job import (
-    FAILURE_SECONDS,
-    Completed,
-    Crashed,
-    ExitedWith,
-    Job,
-    JobEnding,
-    TimedOut,
-    processes_of,
-    run_job,
-)
+from starpullm.processes.endings import Completed, Crashed, ExitedWith, Job, JobEnding, TimedOut
+from starpullm.processes.job import FAILURE_SECONDS, processes_of, run_job
 
 from . import programs
 

@@ -15,7 +15,8 @@ import pytest
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
-from starpullm.processes.job import Completed, ExitedWith, Job, run_job
+from starpullm.processes.endings import Completed, ExitedWith, Job
+from starpullm.processes.job import run_job
 
 TIME_LIMIT = 110.0
 STEPS = 5

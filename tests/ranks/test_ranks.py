@@ -8,7 +8,8 @@ import tempfile
 import pytest
 
 from starpullm.processes import job
-from starpullm.processes.job import Completed, ExitedWith, Job, JobEnding, run_job
+from starpullm.processes.endings import Completed, ExitedWith, Job, JobEnding
+from starpullm.processes.job import run_job
 
 from . import programs
 from .test_failures import RANKS, TIME_LIMIT, run

@@ -19,7 +19,8 @@ from starpullm.files.header import HEADER_BYTES
 from starpullm.files.model import num_parameters
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
-from starpullm.processes.job import Completed, Crashed, ExitedWith, Job, JobEnding, TimedOut, run_job
+from starpullm.processes.endings import Completed, Crashed, ExitedWith, Job, JobEnding, TimedOut
+from starpullm.processes.job import run_job
 
 from ..native.readers.training_state import read_training_state
 from . import training_programs as programs
@@ -135,7 +136,7 @@ def test_hangs(tmp_path: Path) -> None:
 def test_different_options_are_refused(tmp_path: Path) -> None:
     code = (
         "import sys; from starpullm.commands import main\n"
-        "from starpullm.processes.ranks import rank_and_size_from_environment\n"
+        "from starpullm.processes.keeper import rank_and_size_from_environment\n"
         "rank, _ = rank_and_size_from_environment()\n"
         "main([*sys.argv[1:], '--sub-batches', str(rank + 1)])"
     )

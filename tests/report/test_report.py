@@ -23,7 +23,7 @@ from starpullm.report.failures import failure_groups, failures, reason_of
 from starpullm.report.folder import PageError, ReportFolder, require_packages
 from starpullm.report.left_out import LeftOut, beyond
 from starpullm.report.page import render
-from starpullm.report.throughput import speeds_of
+from starpullm.report.tables import speeds_of
 from starpullm.report.verdict import claim_rows, not_checked, verdict_of
 from starpullm.report.workers import workers_of
 
@@ -134,11 +134,11 @@ def own(check: str, compared: int, unit: str, outcome: Outcome = Outcome.PASSED)
 
 
 def test_what_was_compared_is_counted() -> None:
-    rows = {row.claim: row for row in claim_rows(failing())}
+    rows = {row["claim"]: row for row in claim_rows(failing())}
     bits = rows["every tensor of every step has the bits of llm.c"]
-    assert (bits.compared, bits.passed, bits.failed, bits.undecided) == ("3,420 tensors", 4, 1, 1)
+    assert bits.items() >= {"compared": "3,420 tensors", "passed": 4, "failed": 1, "undecided": 1}.items()
     bounds = rows["every gradient is within the error bound of its sum"]
-    assert (bounds.compared, bounds.failed) == ("45 elements", 1)
+    assert (bounds["compared"], bounds["failed"]) == ("45 elements", 1)
     left_out = [(what, reason) for what, reason, _ in not_checked(failing())]
     assert left_out[0] == ("not comparable (parity)", "parity: not comparable: this libm has another expf")
     assert ("throughput", "only with --starpullm-benchmark") in left_out
@@ -149,7 +149,7 @@ def test_an_own_check_is_its_own_claim() -> None:
     results = [own("energy", 3, "atoms", Outcome.FAILED), own("energy", 5, "bonds")]
     document["tests"] = [entry("test_mine", "other", "failed", *results)]
     [row] = claim_rows(document)
-    assert (row.claim, row.compared, row.passed, row.failed) == ("energy", "3 atoms, 5 bonds", 1, 1)
+    assert row.items() >= {"claim": "energy", "compared": "3 atoms, 5 bonds", "passed": 1, "failed": 1}.items()
 
 
 PYTEST_MESSAGE = """request = <FixtureRequest for <Function test_mine>>

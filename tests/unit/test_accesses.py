@@ -8,16 +8,15 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from starpullm.checks.accesses import Accesses, Poison
-from starpullm.checks.names import TaskName
-from starpullm.checks.observer import FindingKind, InstrumentCounts, InstrumentFinding
+from starpullm.checks.observer import FindingKind, InstrumentFinding
 from starpullm.checks.result import MAX_LISTED, Outcome, Result
 from starpullm.errors import InvalidArgumentError
-from starpullm.trace import AccessMode, HandleInfo, Trace
+from starpullm.trace import AccessMode, HandleInfo, TaskRecord, Trace
 
 from .traces import trace_of
 
@@ -27,7 +26,18 @@ QKV, ATT = HandleInfo(0, "activations/qkv[3]#1", 8192), HandleInfo(1, "activatio
 
 Judge = Callable[..., Result]
 
-LOOKED = InstrumentCounts(pages=3, poisoned=3072, poisoned_between=512, searched=3072)
+
+@dataclass(frozen=True)
+class Counts:
+    """Stands for the library's struct."""
+
+    pages: int
+    poisoned: int
+    poisoned_between: int
+    searched: int
+
+
+LOOKED = Counts(pages=3, poisoned=3072, poisoned_between=512, searched=3072)
 """At everything that both tasks declare."""
 
 AUDIT = [kind for kind in FindingKind if kind < FindingKind.NOT_WRITTEN]
@@ -101,8 +111,8 @@ def test_who_is_no_task_is_named_so() -> None:
     ],
 )
 def test_a_task_is_named_with_layer_and_sub_batch_0(sub_batch: int, layer: int, text: str) -> None:
-    assert str(TaskName(7, "gelu_forward", 2, sub_batch, layer, 0, 1)) == text
-    assert TaskName.of(two_tasks(worker=5)[1]) == TaskName(1, "attention_forward", 2, 1, 3, 0, 5)
+    assert str(TaskRecord(7, 2, "gelu_forward", sub_batch, layer, 0, 1, 0, 0, 0, ())) == text
+    assert str(two_tasks(worker=5)[1]) == "attention_forward (step 2, sub-batch 1, layer 3)"
 
 
 def test_many_findings_are_counted_and_some_listed() -> None:
@@ -117,7 +127,7 @@ def test_many_findings_are_counted_and_some_listed() -> None:
 @pytest.mark.parametrize("check", [check_accesses, check_poison])
 def test_what_did_not_run_shows_nothing(check: Judge) -> None:
     """A finding stands: something outside of tasks may have written."""
-    nothing, between = InstrumentCounts(0, 0, 0, 0), InstrumentCounts(0, 0, 512, 0)
+    nothing, between = Counts(0, 0, 0, 0), Counts(0, 0, 512, 0)
     with pytest.raises(InvalidArgumentError, match=r"nothing was compared: 0 [a-z ]+ compared; 0 tasks with 3 acc"):
         check(two_tasks(worker=-1), [], between)
     kind = (AUDIT if check is check_accesses else POISON)[0]
@@ -135,9 +145,7 @@ def test_what_did_not_run_shows_nothing(check: Judge) -> None:
         (check_poison, replace(LOOKED, poisoned_between=0), "no element was poisoned between steps, expected some"),
     ],
 )
-def test_an_instrument_that_did_not_look_at_everything_fails(
-    check: Judge, counts: InstrumentCounts, sentence: str
-) -> None:
+def test_an_instrument_that_did_not_look_at_everything_fails(check: Judge, counts: Counts, sentence: str) -> None:
     result = check(two_tasks(), [], counts)
     assert result.outcome is Outcome.FAILED
     assert result.findings[0].sentence.startswith(sentence)

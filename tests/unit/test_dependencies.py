@@ -224,7 +224,7 @@ def test_ranks_are_compared_each_by_itself(flow: Flow, data: st.DataObject) -> N
     result = check_observed(make_trace(flow, starts=starts, ends=ends, ranks=ranks))
     assert (result.measured != 0) == broken.any()
     for violation in observe(make_trace(flow, starts=starts, ends=ends, ranks=ranks)).violations:
-        tasks = [violation.path[0].before.id, *(step.after.id for step in violation.path)]
+        tasks = [violation.path[0].before, *(step.after for step in violation.path)]
         assert broken[tasks[0], tasks[-1]]
         assert all(ranks[task] != ranks[tasks[0]] for task in tasks[1:-1])
 
@@ -241,7 +241,7 @@ def test_of_several_tasks_before_another_ranks_the_last_counts() -> None:
     flow = [[(0, W)], [(1, W)], [(2, W)], [(0, R), (1, R), (2, R), (3, W)], [(3, R)]]
     trace = make_trace(flow, starts=[0, 0, 0, 0, 15], ends=[10, 20, 10, 0, 30], ranks=[0, 0, 0, 1, 0])
     (violation,) = observe(trace).violations
-    assert (violation.path[0].before.id, violation.path[-1].after.id, violation.overlap_ns) == (1, 4, 5)
+    assert (violation.path[0].before, violation.path[-1].after, violation.overlap_ns) == (1, 4, 5)
 
 
 def test_what_never_ran_is_not_compared() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from starpullm.checks.bits import bits_of
 from starpullm.checks.kernels.cases import CASES, Case, make_case
-from starpullm.checks.kernels.check import Declared, Function, KernelBits, OfLevel, compare_levels
+from starpullm.checks.kernels.check import Function, KernelBits, OfLevel, compare_levels
 from starpullm.checks.kernels.draw import SUM_CONTINUES, Buffer
 from starpullm.checks.kernels.fence import Fences
 from starpullm.checks.result import Finding, Outcome
@@ -72,7 +72,7 @@ def cases() -> dict[int, Case]:
 
 def compare(case: Case, kernel: Function) -> tuple[int, list[OfLevel]]:
     with np.errstate(all="ignore"):
-        return compare_levels(case, {"ref": Declared(residual, ("out",)), "mine": Declared(kernel, ("out",))}, Fences())
+        return compare_levels(case, {"ref": residual, "mine": kernel}, ["out"], Fences())
 
 
 @pytest.mark.parametrize(("threads", "runs"), [(1, 1), (2, 2)])
@@ -101,10 +101,10 @@ def test_what_is_wrong_is_found(
 ) -> None:
     case = cases[threads]
     _, findings = compare(case, changed_by(lambda a, thread: change({**a, "threads": threads}, thread)))
-    assert [of.level for of in findings] == ["mine"] * len(findings)
-    assert any(sentence in of.finding.sentence for of in findings), findings
-    assert all(of.finding.sentence.startswith(f"mine, {case}: ") for of in findings)
-    assert findings[0].finding.sentence.startswith(
+    assert [level for level, _ in findings] == ["mine"] * len(findings)
+    assert any(sentence in finding.sentence for _, finding in findings), findings
+    assert all(finding.sentence.startswith(f"mine, {case}: ") for _, finding in findings)
+    assert findings[0][1].sentence.startswith(
         f"mine, case {case.number} (count={size(case)}; {threads} thread{'s' if threads > 1 else ''}, "
     )
 
@@ -134,7 +134,7 @@ def test_an_element_that_two_threads_compute_is_found(cases: dict[int, Case]) ->
         residual(arguments, thread=0, threads=1)
 
     _, findings = compare(cases[2], kernel)
-    assert [of.finding.sentence.rpartition(": ")[2] for of in findings] == [
+    assert [finding.sentence.rpartition(": ")[2] for _, finding in findings] == [
         "thread 1 computes element 0, which another thread has computed"
     ]
 
@@ -192,8 +192,8 @@ def test_findings_are_described_the_first_with_its_bits(cases: dict[int, Case]) 
         flip(arguments["a"], 3)
 
     _, found = compare(cases[1], changed_by(change))
-    assert [of.finding.sentence.rpartition(": ")[2].split()[0] for of in found] == ["a", "out"]
-    other = OfLevel("other", Finding("other, case 1: out has other bits"))
+    assert [finding.sentence.rpartition(": ")[2].split()[0] for _, finding in found] == ["a", "out"]
+    other = ("other", Finding("other, case 1: out has other bits"))
     result = KernelBits().judge([found[1], found[0], other], 9, ("ref", "mine", "other"), "flush to zero", cases=1)
     assert (result.outcome, result.count, result.facts) == (
         Outcome.FAILED,
@@ -202,12 +202,12 @@ def test_findings_are_described_the_first_with_its_bits(cases: dict[int, Case]) 
     )
     first, *lines = result.lines()
     assert first.endswith(
-        f"(3 in 9 elements): {found[1].finding.sentence}; by level: mine 2, other 1; floating-point environment: flush "
+        f"(3 in 9 elements): {found[1][1].sentence}; by level: mine 2, other 1; floating-point environment: flush "
         "to zero"
     )
     assert lines == [
-        *(f"  {name}: {row}" for name, row in found[1].finding.rows.items()),
-        f"  {found[0].finding.sentence}",
+        *(f"  {name}: {row}" for name, row in found[1][1].rows.items()),
+        f"  {found[0][1].sentence}",
         "  other, case 1: out has other bits",
     ]
     assert KernelBits().judge([], 9, ("ref",), "flush to zero").lines() == ["kernel bits: passed: 9 elements compared"]

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,14 +18,12 @@ from starpullm.binding.allocations import Site
 from starpullm.checks import memory
 from starpullm.checks.memory import (
     OBJECTS_KEPT,
-    Growth,
-    Leak,
     find_growth,
     growing_resources,
     leaking_places,
     place_of,
 )
-from starpullm.checks.result import Outcome
+from starpullm.checks.result import Finding, Outcome
 from starpullm.checks.source_line import source_line
 from starpullm.errors import StateError
 
@@ -70,15 +69,18 @@ VERDICT = partial(judged, check="growth", unit="allocations", fault="memory is l
 
 
 def test_leaks_in_words() -> None:
-    leaks = (Leak("own.so, submit", 100, 1600, 100), Leak("threads", 100, None, 100))
-    result = Growth("100 steps", 5, leaks).judged_by(VERDICT)
+    leaks = (
+        "own.so, submit: 16 bytes a repetition, 100 left of 100 repetitions",
+        "threads: 100 left of 100 repetitions",
+    )
+    result = VERDICT(compared=5, findings=list(map(Finding, leaks)), note="100 steps")
     assert (result.outcome, result.compared, result.measured) == (Outcome.FAILED, 5, 2)
     assert result.lines() == [
         "growth: failed: memory is left (2 in 5 allocations): own.so, submit: 16 bytes a repetition, 100 left of 100 "
         "repetitions; 100 steps",
         "  threads: 100 left of 100 repetitions",
     ]
-    assert Growth("100 steps", 5, ()).judged_by(VERDICT).outcome is Outcome.PASSED
+    assert VERDICT(compared=5, findings=[], note="100 steps").outcome is Outcome.PASSED
 
 
 def test_a_process_that_counts_nothing_is_refused() -> None:
@@ -121,7 +123,7 @@ class Counted:
 
 def grow(
     monkeypatch: pytest.MonkeyPatch, counted: Counted, repeat: Callable[[int], None] = lambda number: None
-) -> Growth:
+) -> dict[str, Any]:
     monkeypatch.setattr(memory, "allocations", counted)
     monkeypatch.setattr(memory, "find_library", lambda: OWN)
     monkeypatch.setattr(memory, "OBJECTS_KEPT", 1000)  # this process does other things too
@@ -137,15 +139,15 @@ def test_only_repetitions_are_counted_and_renewals_follow(monkeypatch: pytest.Mo
     counted = Counted([site(OWN, 1, 1), site(OWN, 2, 0), site(OTHER, 3, 9)])
     found = grow(monkeypatch, counted)
     assert counted.calls == ["start", "repeat 3", "start", "repeat 5", "repeat 5", "stop", "repeat 4"]
-    assert found == Growth("10 steps", 200, [])
+    assert found == {"compared": 200, "findings": [], "note": "10 steps"}
 
 
 def test_what_repetitions_leave_is_told_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "FREEING_SECONDS", 0.0)
     left = [site(OWN, 1, 5), site(OWN, 1, 7, thread=2), site(OTHER, 3, 10), site(OTHER, 4, 9)]
     found = grow(monkeypatch, Counted(left))
-    assert found.compared == 200
-    assert [str(leak) for leak in found.leaks] == [
+    assert found["compared"] == 200
+    assert [leak.sentence for leak in found["findings"]] == [
         "own.so, function: 19.2 bytes a repetition, 12 left of 10 repetitions",
         "other.so, function: 16 bytes a repetition, 10 left of 10 repetitions",
     ]
@@ -153,7 +155,7 @@ def test_what_repetitions_leave_is_told_by_place(monkeypatch: pytest.MonkeyPatch
 
 def test_what_is_freed_a_little_later_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     found = grow(monkeypatch, Counted([site(OWN, 1, 2)], [site(OWN, 1, 2)], [site(OWN, 1, 0)]))
-    assert (found.leaks, found.compared) == ([], 100)
+    assert (found["findings"], found["compared"]) == ([], 100)
 
 
 def test_files_that_stay_open_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +167,7 @@ def test_files_that_stay_open_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> Non
     finally:
         for file in opened:
             os.close(file)
-    assert [str(leak) for leak in found.leaks] == ["file descriptors: 10 left of 10 repetitions"]
+    assert [leak.sentence for leak in found["findings"]] == ["file descriptors: 10 left of 10 repetitions"]
 
 
 @pytest.mark.parametrize(
@@ -219,6 +221,4 @@ def test_a_resource_leaks_that_grows_in_both_halves(
     middle: tuple[int, int, int], last: tuple[int, int, int], names: list[str]
 ) -> None:
     counts = [resources(1000, 50, 8), resources(*middle), resources(*last)]
-    assert [str(leak) for leak in growing_resources(counts, 10, OBJECTS_KEPT)] == [
-        f"{name} left of 10 repetitions" for name in names
-    ]
+    assert list(growing_resources(counts, 10, OBJECTS_KEPT)) == [f"{name} left of 10 repetitions" for name in names]

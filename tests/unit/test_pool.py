@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import pytest
 
 from starpullm.binding import allocations
+from starpullm.checks import isolation as pools
 from starpullm.checks.isolation import Pool, RuntimeConfiguration
 from starpullm.checks.place import run_check
 from starpullm.checks.result import Outcome, Result
-from starpullm.processes import pool as pools
 from starpullm.processes.children import Answered, Lost, Reply
 
 from .test_check_reports import report
@@ -174,7 +174,7 @@ def test_a_check_alone_has_a_child_without_a_runtime(children: type[Child]) -> N
         (child,) = children.made
         assert isinstance(reply, Answered)
         assert isinstance(reply.value, Result)
-        assert (child.name, child.options["ranks"], set(child.arguments)) == ("alone", 2, {"directory"})
+        assert (child.name, child.options["ranks"], child.arguments["configuration"]) == ("alone", 2, None)
         assert child.options["environment"]["LD_PRELOAD"] == "counts.so"
         assert (child.options["environment"]["A"], child.options["request_name"]) == ("1", "the check")
         assert (child.asked[0][0]["function"], child.asked[0][1], child.ended) == ("alone", 3.0, True)

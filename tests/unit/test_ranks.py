@@ -11,7 +11,8 @@ import sys
 import click
 import pytest
 
-from starpullm.processes.ranks import default_exit_status, option_differences, rank_and_size_from_environment, rank_list
+from starpullm.processes.keeper import rank_and_size_from_environment
+from starpullm.processes.ranks import default_exit_status, option_differences, rank_list
 
 
 @pytest.mark.parametrize(

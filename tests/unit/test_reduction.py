@@ -235,7 +235,7 @@ def test_a_sub_batch_that_is_not_there_once_is_named(step: Step, tensor: str, ti
     assert result.outcome is Outcome.FAILED
     beyond = [error for error in result.facts["tensors"] if error["num_beyond"]]
     assert [error["tensor"] for error in beyond] == [tensor]
-    assert beyond[0]["explained_by"] == ({"contribution": "sub-batch 1", "times": times},)
+    assert beyond[0]["explained_by"] == {"sub-batch 1": times}
     assert result.findings[0].sentence.endswith(f"sub-batch 1 is {'missing' if times == 0 else 'there 2 times'}")
 
 
@@ -246,7 +246,7 @@ def test_another_fault_is_not_explained_by_sub_batches(step: Step) -> None:
     result = check_gradients(step.tensor, step.config, step.inputs, sub_batches=2)
     (error,) = (error for error in result.facts["tensors"] if error["num_beyond"])
     found = tuple(error[name] for name in ("tensor", "index", "num_beyond", "explained_by"))
-    assert found == ("fcw[0]", (3, 4), 1, ())
+    assert found == ("fcw[0]", (3, 4), 1, {})
 
 
 def test_activations_that_are_not_finite_are_a_failure(step: Step) -> None:
@@ -291,7 +291,7 @@ def test_multiplicities_of_independent_contributions(times: list[int], seed: int
     for part, count in zip(parts, times, strict=True):
         for _ in range(count):
             total += part
-    expected = tuple(reduction.Multiplicity(str(number), count) for number, count in enumerate(times))
+    expected = {str(number): count for number, count in enumerate(times)}
     assert multiplicities(total, references) == expected
     assert multiplicities(total + F32(1e-31), references) is None
     assert multiplicities(-total - parts.sum(axis=0), references) is None

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from starpullm.checks.kernels.cases import CASES, declared_kernels, make_case
-from starpullm.checks.kernels.check import Declared, compare_levels
+from starpullm.checks.kernels.check import compare_levels
 from starpullm.checks.kernels.draw import SUM_CONTINUES
 from starpullm.checks.kernels.fence import Fences
 from starpullm.scenario.plain import _Model
@@ -191,11 +191,11 @@ def test_reference_kernels_have_the_bits_of_the_plain_model(plain: Plain, refere
     def found(arguments: Arguments, *, thread: int, threads: int) -> None:
         reference[f"{kernel}_ref"](*(in_c(arguments[of.name], of.type) for of in parameters), Team(thread, threads))
 
-    declared = {"ref": Declared(expected, outputs), "mine": Declared(found, outputs)}
+    functions = {"ref": expected, "mine": found}
     compared, fences = 0, Fences()
     for number in range(32):
         with np.errstate(all="ignore"):
-            elements, findings = compare_levels(make_case(kernel, 1, number), declared, fences)
+            elements, findings = compare_levels(make_case(kernel, 1, number), functions, outputs, fences)
         assert findings == []
         compared += elements
     assert compared > 0

@@ -39,16 +39,15 @@ def some_trace() -> TraceFile:
     tasks["num_accesses"] = [1, 2, 1]
     tasks["first_access"] = [0, 1, 3]
     accesses = np.array([(0, 2), (1, 2), (0, 1), (1, 3)], ACCESS)
-    return TraceFile(
-        program="starpullm 1",
-        settings={"scheduler": "lws", "model": {"num_layers": 1}},
-        clock={"unix_ns": 5},
-        ranks=[RANK, {**RANK, "host": 'a "b" <c> & d', "clock_uncertainty_ns": 7}],
-        operations=["adamw_update", "transfer"],
-        handles=[("grads/wte", 8), ('odd "<&\\', 16)],
-        tasks=tasks,
-        accesses=accesses,
-    )
+    about = {
+        "program": "starpullm 1",
+        "settings": {"scheduler": "lws", "model": {"num_layers": 1}},
+        "clock": {"unix_ns": 5},
+        "ranks": [RANK, {**RANK, "host": 'a "b" <c> & d', "clock_uncertainty_ns": 7}],
+        "operations": ["adamw_update", "transfer"],
+        "handles": [{"name": "grads/wte", "bytes": 8}, {"name": 'odd "<&\\', "bytes": 16}],
+    }
+    return TraceFile(about, tasks, accesses)
 
 
 @pytest.fixture
@@ -85,7 +84,7 @@ def test_round_trip(path: Path) -> None:
     expected, found = some_trace(), read_trace_file(path)
     assert found.tasks.tobytes() == expected.tasks.tobytes()
     assert found.accesses.tobytes() == expected.accesses.tobytes()
-    assert replace(found, tasks=expected.tasks, accesses=expected.accesses) == expected
+    assert found.about.items() >= expected.about.items()
 
 
 def test_numpy_reads_the_arrays(path: Path) -> None:
@@ -174,7 +173,7 @@ def test_any_changed_byte_is_refused_or_harmless(data: st.DataObject, tmp_path_f
     except FormatError:
         return
     assert found.tasks.tobytes() == some_trace().tasks.tobytes()
-    assert found.handles == some_trace().handles
+    assert found.about["handles"] == some_trace().about["handles"]
 
 
 def test_missing_file(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,31 +11,26 @@ from numpy.typing import NDArray
 from starpullm.checks.cases import Case
 from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.dependencies.graph import Edge, TaskGraph
-from starpullm.checks.dependencies.required_order import required_edges
+from starpullm.checks.dependencies.required_order import path_text, required_edges
 from starpullm.checks.labels import foreign_values, wrong_labels
-from starpullm.checks.names import Dependency, TaskName, named_dependencies, path_text
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import trace_steps, traced_trainer
-from starpullm.trace import Trace
+from starpullm.trace import TaskRecord, Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(NamedTuple):
     """A task that started before the end of a task that it has to wait for.
 
     ``path`` is the shortest reason: one dependency, or several if tasks of other ranks are between the two.
     """
 
-    path: tuple[Dependency, ...]
+    path: Sequence[Edge]
     overlap_ns: int
-
-    def __str__(self) -> str:
-        return f"{path_text(self.path)}: the last started {self.overlap_ns} ns before the end of the first"
+    text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(NamedTuple):
     """What the times of tasks show.
 
     ``compared`` counts the required edges between two tasks of one rank, which have one clock. In ``num_free`` pairs of
@@ -47,8 +42,8 @@ class Observation:
     compared: int
     num_free: int
     max_parallel: int
-    backwards: tuple[TaskName, ...]
-    violations: tuple[Violation, ...]
+    backwards: Sequence[TaskRecord]
+    violations: Sequence[Violation]
 
 
 @check
@@ -76,16 +71,14 @@ class ObservedOrder(Check):
     def judge(self, trace: Trace, labels: Sequence[str] = ()) -> Result:
         """Return the verdict on a trace, some of whose labels may be wrong.
 
-        Raises
-        ------
-        InvalidArgumentError
-            If nothing was compared: each task started after the end of all earlier ones, which keeps any order.
+        If each task started after the end of all earlier ones, which keeps any order, nothing was compared, and an
+        `InvalidArgumentError` is raised.
         """
         found = observe(trace)
         # What a recorder that is wrong says of other tasks proves nothing either.
-        wrong = [f"{name}: found a start before its submission, or an end before its start" for name in found.backwards]
+        wrong = [f"{task}: found a start before its submission, or an end before its start" for task in found.backwards]
         wrong += [f"label of {label}" for label in labels]
-        findings = wrong or [*map(str, found.violations), *foreign_values(trace)]
+        findings = wrong or [*(violation.text for violation in found.violations), *foreign_values(trace)]
         return self.result(
             compared=found.compared if found.num_free or findings else 0,
             findings=[Finding(sentence) for sentence in findings],
@@ -99,12 +92,9 @@ def observe(trace: Trace) -> Observation:
     """Compare the times of tasks with the required order: a task may start when those that it waits for have ended."""
     tasks = trace.tasks
     required = required_edges(tasks, trace.accesses)
-    ran = tasks["worker"] >= 0
-    start, end = tasks["start_ns"], tasks["end_ns"]
-    backwards = np.flatnonzero(ran & ((start < tasks["submit_ns"]) | (end < start)))
-    same_rank = (
-        ran[required.before] & ran[required.after] & (tasks["rank"][required.before] == tasks["rank"][required.after])
-    )
+    ran, start, end = tasks["worker"] >= 0, tasks["start_ns"], tasks["end_ns"]
+    own = tasks["rank"][required.before] == tasks["rank"][required.after]
+    same_rank = ran[required.before] & ran[required.after] & own
     late = same_rank & (end[required.before] > start[required.after])
     paths = [[required.edge(edge)] for edge in np.flatnonzero(late).tolist()]
     num_free = 0
@@ -116,15 +106,18 @@ def observe(trace: Trace) -> Observation:
     by_pair: dict[tuple[int, int], list[Edge]] = {}
     for path in paths:
         by_pair.setdefault((path[0].before, path[-1].after), path)
+    violations = []
+    for (first, last), path in by_pair.items():
+        overlap = int(end[first] - start[last])
+        text = f"{path_text(trace, path)}: the last started {overlap} ns before the end of the first"
+        violations.append(Violation(path, overlap, text))
+    backwards = np.flatnonzero(ran & ((start < tasks["submit_ns"]) | (end < start)))
     return Observation(
         compared=int(same_rank.sum()),
         num_free=num_free,
         max_parallel=_max_parallel(start[ran], end[ran]),
-        backwards=tuple(TaskName.of(trace[task]) for task in backwards.tolist()),
-        violations=tuple(
-            Violation(named_dependencies(trace, path), int(end[path[0].before] - start[path[-1].after]))
-            for path in by_pair.values()
-        ),
+        backwards=[trace[task] for task in backwards.tolist()],
+        violations=violations,
     )
 
 

@@ -10,9 +10,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.dependencies.graph import TaskGraph
+from starpullm.checks.dependencies.graph import Edge, TaskGraph
 from starpullm.errors import InvalidArgumentError
-from starpullm.trace import AccessMode
+from starpullm.trace import AccessMode, Trace
 
 _READ_AFTER_WRITE, _WRITE_AFTER_READ, _WRITE_AFTER_WRITE = range(3)
 _READ, _WRITE, _REDUX = (int(mode) for mode in (AccessMode.READ, AccessMode.WRITE, AccessMode.REDUX))
@@ -91,20 +91,21 @@ def graph_of(flow: TaskFlow) -> TaskGraph:
 
 
 def required_edges(tasks: NDArray[np.void], accesses: NDArray[np.void]) -> TaskGraph:
-    """Return the order that the accesses require.
+    """Return the order that the accesses of a ``Trace`` require; an unknown mode is an `InvalidArgumentError`.
 
     Every pair of tasks that must be ordered is joined by a path. Edges exist only between an access and the last
     accesses that conflict with it, and every read, also of a ``READ_WRITE``, has an edge from the task that wrote the
     value.
-
-    Parameters
-    ----------
-    tasks, accesses
-        Those of a ``Trace``, in the order of submission.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If an access mode isn't one of ``AccessMode``.
     """
     return graph_of(task_flow(tasks, accesses))
+
+
+def edge_text(trace: Trace, edge: Edge) -> str:
+    """Return a task, a later one that has to wait for it, and why."""
+    return f"{trace[edge.before]} → {trace[edge.after]}: {edge.kind.value} of {trace.handles[edge.handle].name}"
+
+
+def path_text(trace: Trace, path: Sequence[Edge]) -> str:
+    """Return a path's tasks, with the handles between them."""
+    steps = (f" → [{trace.handles[edge.handle].name}] {trace[edge.after]}" for edge in path)
+    return f"{trace[path[0].before]}{''.join(steps)}"

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from starpullm.checks.cases import Case
 from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.dependencies.graph import TaskGraph
-from starpullm.checks.dependencies.required_order import TaskFlow, graph_of, task_flow
-from starpullm.checks.names import named_dependencies, named_dependency
+from starpullm.checks.dependencies.required_order import TaskFlow, edge_text, graph_of, task_flow
 from starpullm.checks.place import Place
 from starpullm.checks.result import MAX_LISTED, Finding, Result
 from starpullm.checks.training import trace_steps, traced_trainer
@@ -58,10 +57,10 @@ class HandleReuse(Check):
         num_added, num_not_implied = _num_pairs(added), _num_pairs(added.with_edges(~implied))
         links = set(pairwise(path))
         on_path = [edge for edge in map(added.edge, range(added.num_edges)) if (edge.before, edge.after) in links]
-        findings = [f"on the critical path: {edge}" for edge in named_dependencies(trace, on_path[:MAX_LISTED])]
+        findings = [f"on the critical path: {edge_text(trace, edge)}" for edge in on_path[:MAX_LISTED]]
         not_implied = _by_tensor(trace, added, implied)
         for tensor, edges in not_implied.items():
-            example = named_dependency(trace, added.edge(edges[0]))
+            example = edge_text(trace, added.edge(edges[0]))
             findings.append(f"not implied: {len(edges)} edges of {tensor}, for example {example}")
         return self.result(
             compared=num_added,

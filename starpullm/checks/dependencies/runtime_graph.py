@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from starpullm.checks.cases import Case
 from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.dependencies.graph import Edge, TaskGraph
-from starpullm.checks.dependencies.required_order import TaskFlow, graph_of, task_flow
-from starpullm.checks.names import TaskName, named_dependencies
+from starpullm.checks.dependencies.required_order import TaskFlow, edge_text, graph_of, task_flow
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place
 from starpullm.checks.result import MAX_LISTED, Finding, Result
@@ -51,18 +50,10 @@ class RuntimeGraph(Check):
     def judge(self, trace: Trace, runtime_edges: ArrayLike) -> Result:
         """Compare the graph that the runtime made of the submitted tasks with the required order.
 
-        Parameters
-        ----------
-        trace
-            The recorded tasks, none of which had started when the runtime was asked.
-        runtime_edges
-            Integers (E, 2): ids of a task and of a task that waits for it. Ids that the trace doesn't have are tasks
-            that the runtime created itself, for synchronisation; they count only as links of a path.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If an edge goes from a task to one that was submitted before it.
+        None of the trace's tasks had started when the runtime was asked. ``runtime_edges`` are integers (E, 2): ids of
+        a task and of a task that waits for it. Ids that the trace doesn't have are tasks that the runtime created
+        itself, for synchronisation; they count only as links of a path. An `InvalidArgumentError` is raised if an edge
+        goes from a task to one that was submitted before it.
         """
         ids = trace.tasks["id"]
         flow = task_flow(trace.tasks, trace.accesses)
@@ -75,7 +66,7 @@ class RuntimeGraph(Check):
             missing.setdefault((edge.before, edge.after), edge)
         superfluous = np.flatnonzero(~required.implies(runtime.before, runtime.after))
         pairs = [(int(runtime.before[index]), int(runtime.after[index])) for index in superfluous.tolist()]
-        sentences = [f"missing: {edge}" for edge in named_dependencies(trace, list(missing.values())[:MAX_LISTED])]
+        sentences = [f"missing: {edge_text(trace, edge)}" for edge in list(missing.values())[:MAX_LISTED]]
         sentences += [f"superfluous: {_superfluous(trace, flow, *pair)}" for pair in pairs[:MAX_LISTED]]
         return self.result(
             compared=len(np.unique(required.before * len(ids) + required.after)),
@@ -127,8 +118,7 @@ def _superfluous(trace: Trace, flow: TaskFlow, before: int, after: int) -> str:
         for handle, mode in earlier.items()
         if handle in later
     )
-    names = (TaskName.of(trace[task]) for task in (before, after))
-    return f"{' → '.join(map(str, names))}: {common or 'no handle in common'}"
+    return f"{trace[before]} → {trace[after]}: {common or 'no handle in common'}"
 
 
 def _mode_name(mode: int) -> str:

@@ -210,7 +210,6 @@ def _overflow_scores(draw: Draw, arguments: Arguments) -> None:
 
 def _spoil_past_the_edge(draw: Draw, arguments: Arguments) -> None:
     """Put garbage where the forward kernel leaves +0, past the causal edge: it shows whether the sums keep off it."""
-    del draw
     arguments["att"].array().view(np.uint32)[..., ~np.tri(arguments["T"], dtype=bool)] = GARBAGE_BITS
 
 
@@ -224,7 +223,6 @@ def _lower_logits(draw: Draw, arguments: Arguments) -> None:
 
 
 def _without_sign(draw: Draw, arguments: Arguments) -> None:
-    del draw
     np.abs(arguments["v"].array(), out=arguments["v"].array())
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,25 +31,11 @@ REFERENCE: Final = "ref"
 _NAN: Final = np.uint32(0x7FC00000)
 
 
-class Function(Protocol):
-    """A kernel as `starpullm.binding.kernels.Kernel` calls it."""
+Function: TypeAlias = Callable[..., None]
+"""A kernel, as `starpullm.binding.kernels.Kernel` is called."""
 
-    def __call__(self, arguments: Mapping[str, Any], *, thread: int, threads: int) -> None:
-        """Compute one thread's part of the outputs."""
-
-
-class Declared(NamedTuple):
-    """A kernel of a level, and the names of the arrays that it writes."""
-
-    function: Function
-    outputs: tuple[str, ...]
-
-
-class OfLevel(NamedTuple):
-    """What a level's kernel did otherwise than the plain one."""
-
-    level: str
-    finding: Finding
+OfLevel: TypeAlias = tuple[str, Finding]
+"""What a level's kernel did otherwise than the plain one."""
 
 
 @check
@@ -71,12 +57,10 @@ class KernelBits(Check):
 
     def cases(self, asked: Asked, ranks: int) -> Iterator[CheckCase]:
         """Yield a case for each kernel; no record is needed."""
-        del ranks
         yield from (CheckCase(what=kernel, seed=asked.seed) for kernel in CASES)
 
     def run(self, place: Place, case: CheckCase) -> Result:
         """Compare the kernel ``case.what``; the runtime isn't used."""
-        del place
         return self.of(case.what, case.seed)
 
     def of(self, kernel: str, seed: int, cases: int | None = None) -> Result:
@@ -88,8 +72,8 @@ class KernelBits(Check):
             raise InvalidArgumentError(
                 f"kernels: found no cases for {', '.join(unknown)}, expected some for every kernel"
             )
-        levels = tuple(prototypes.names("simd_level_name"))
-        declared = {level: _declare(Kernel(level, kernel)) for level in levels}
+        functions = {level: Kernel(level, kernel) for level in prototypes.names("simd_level_name")}
+        outputs = [parameter.name for parameter in functions[REFERENCE].parameters if parameter.output]
         count = CASES[kernel].number if cases is None else cases
         compared = 0
         found: list[tuple[int, OfLevel]] = []
@@ -97,61 +81,58 @@ class KernelBits(Check):
         with _caches_kept() as present:
             for case in (make_case(kernel, seed, number) for number in range(count)):
                 fit_caches(*(case.caches or present))
-                elements, of_case = compare_levels(case, declared, fences)
+                elements, of_case = compare_levels(case, functions, outputs, fences)
                 compared += elements
                 found += [(elements, finding) for finding in of_case]
         found.sort(key=lambda entry: entry[0])  # those of the smallest case first
         environment = prototypes.text(prototypes.call("float_environment"))
-        return self.judge([finding for _, finding in found], compared, levels, environment, cases=count)
+        return self.judge([finding for _, finding in found], compared, tuple(functions), environment, cases=count)
 
     def judge(
         self, found: Sequence[OfLevel], compared: int, levels: Sequence[str], environment: str = "", **facts: Any
     ) -> Result:
         """Return the verdict; ``environment`` says how that of floating-point arithmetic differs from the default."""
-        by_level = Counter(of.level for of in found)
+        by_level = Counter(level for level, _ in found)
         notes = ["by level: " + ", ".join(f"{level} {count}" for level, count in by_level.items())] if found else []
         notes += [f"floating-point environment: {environment}"] if environment and found else []
         return self.result(
             compared=compared,
-            findings=[of.finding for of in found],
+            findings=[finding for _, finding in found],
             note="; ".join(notes),
             levels=list(levels),
             **facts,
         )
 
 
-def compare_levels(case: Case, declared: Mapping[str, Declared], fences: Fences) -> tuple[int, list[OfLevel]]:
+def compare_levels(
+    case: Case, functions: Mapping[str, Function], outputs: Sequence[str], fences: Fences
+) -> tuple[int, list[OfLevel]]:
     """Run a case at every level; return how many elements were compared, and what was wrong.
 
-    ``declared`` has the kernel of each level, and names its outputs; that of `REFERENCE` is what the others are
-    compared with. The inputs lie before ``fences``.
+    The kernel of `REFERENCE` is what those of the other levels are compared with. The inputs lie before ``fences``.
     """
-    reference = declared[REFERENCE]
-    inputs = {
-        name: value
-        for name, value in case.arguments.items()
-        if isinstance(value, Buffer) and name not in reference.outputs
-    }
+    inputs = _inputs(case, outputs)
     case = replace(case, arguments={**case.arguments, **fences.copies(inputs)})
-    plain = {name: case.arguments[name] for name in reference.outputs if case.arguments[name] is not None}
+    plain = {name: case.arguments[name] for name in outputs if case.arguments[name] is not None}
     expected = {name: buffer.memory.copy() for name, buffer in plain.items()}
     report_phase(f"{case.kernel} at {REFERENCE}, case {case.number}")
-    _call(reference.function, case, expected, 0, 1)
+    _call(functions[REFERENCE], case, expected, 0, 1)
     compared = 0
     findings = []
-    for level, (function, _) in declared.items():
+    for level, function in functions.items():
         if level == REFERENCE and case.threads == 1:
             continue
         report_phase(f"{case.kernel} at {level}, case {case.number}")
         for output, sentence, difference in _compare(function, case, plain, expected):
             rows = {} if difference is None else difference.rows()
-            findings.append(OfLevel(level, Finding(f"{level}, {case}: {output}{sentence}", rows)))
+            findings.append((level, Finding(f"{level}, {case}: {output}{sentence}", rows)))
         compared += sum(buffer.end - buffer.begin for buffer in plain.values())
     return compared, findings
 
 
-def _declare(kernel: Kernel) -> Declared:
-    return Declared(kernel, tuple(parameter.name for parameter in kernel.parameters if parameter.output))
+def _inputs(case: Case, outputs: Collection[str]) -> dict[str, Buffer]:
+    arguments = case.arguments.items()
+    return {name: value for name, value in arguments if isinstance(value, Buffer) and name not in outputs}
 
 
 @contextmanager
@@ -180,9 +161,7 @@ def _compare(
     function: Function, case: Case, outputs: Mapping[str, Buffer], expected: Mapping[str, Words]
 ) -> Iterator[tuple[str, str, BitDifference | None]]:
     """Yield for every fault the name of an array, what is wrong, and how its bits differ."""
-    inputs = {
-        name: value for name, value in case.arguments.items() if isinstance(value, Buffer) and name not in outputs
-    }
+    inputs = _inputs(case, outputs)
     kept = {name: buffer.memory.copy() for name, buffer in inputs.items()}
     computed = {name: buffer.memory.copy() for name, buffer in outputs.items()}
     yield from _run_team(function, case, outputs, computed)

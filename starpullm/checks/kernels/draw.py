@@ -73,13 +73,7 @@ class Buffer:
 
 
 class Draw:
-    """Draws one case.
-
-    Parameters
-    ----------
-    seed, kernel, number
-        Of the run; the kernel's place in the list of kernels; of the case.
-    """
+    """Draws one case, by the seed of the run, the kernel's place in the list of kernels, and the case's number."""
 
     def __init__(self, seed: int, kernel: int, number: int) -> None:
         self._rng = np.random.default_rng([seed, kernel, number])

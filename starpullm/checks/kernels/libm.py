@@ -52,12 +52,10 @@ class VectorFunctions(Check):
 
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
         """Yield the one case; no record is needed."""
-        del ranks
         yield Case(seed=asked.seed)
 
     def run(self, place: object, case: Case) -> Result:
         """Compare ranges; the runtime isn't used."""
-        del place
         random = Random(case.seed)
         used = [name for name in prototypes.names("vector_libm_name") if prototypes.vector_libm(name)[0]]
         compared = wrong = 0
@@ -98,13 +96,11 @@ class KernelsWithAnotherLibm(Check):
 
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
         """Yield a case where the environment changes the functions of this machine's libm."""
-        del asked, ranks
         if platform.machine() == "x86_64" and "CS_GNU_LIBC_VERSION" in os.confstr_names:
             yield Case()
 
     def run(self, place: object, case: Case) -> Result:
         """Compare each of ``USERS``; the findings are those of all kernels."""
-        del place, case
         names = prototypes.names("vector_libm_name")
         own = [name for name in names if not prototypes.vector_libm(name)[0]]
         if not own:
@@ -151,7 +147,7 @@ def check_libm(
     inputs = len(parts) * _PART
     differences = sum(number for number, _ in parts)
     first = min((pattern for _, pattern in parts if pattern is not None), default=None)
-    result = _AllInputs().result(
+    result = VectorFunctions().result(
         compared=inputs,
         findings=[] if first is None else [Finding(f"the first of input {first:#010x}")],
         count=differences,
@@ -161,11 +157,3 @@ def check_libm(
         seconds=time.monotonic() - begin,
     )
     return replace(result, check=f"{function} of {level}")
-
-
-class _AllInputs(Check):
-    """The check of `check_libm`, which runs without a runtime, and for hours."""
-
-    family, unit = "kernels", "inputs"
-    claim = "the vector version has libm's bits at every input"
-    fault = "results have other bits than libm's"

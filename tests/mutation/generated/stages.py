@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from starpullm.processes.job import Completed, Job, JobEnding, run_job
+from starpullm.processes.endings import Completed, Job, JobEnding
+from starpullm.processes.job import run_job
 from starpullm.processes.mpirun import mpirun_here
 
 from ...pytest_children import UNUSED, load_plugin

@@ -57,13 +57,13 @@ def operation_growth(place: Place, *, record: str, sub_batches: int, reduction: 
         if runtime.comm:
             operations = {name: _together(call, runtime.comm) for name, call in operations.items()}
             found = find_growth_of_each(operations, warm_up=2, repetitions=6, renewals=1, pools=True)
-            return found.judged_by(OPERATIONS)
+            return OPERATIONS(**found)
         with new_trainer(place, golden, keep_activations=False) as other:
             operations |= _of_held_tasks(trainer, seed)
             operations |= _refused_saves(trainer, other, directory)
             operations |= _of_states(place, golden, directory, trainer)
             operations |= _of_trainers(place, golden, directory, seed)
-            return find_growth_of_each(operations).judged_by(OPERATIONS)
+            return OPERATIONS(**find_growth_of_each(operations))
 
 
 def _together(call: Callable[[], object], comm: Comm) -> Callable[[], None]:

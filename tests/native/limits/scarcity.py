@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -133,15 +134,16 @@ def _places(operation: Operation) -> dict[int, tuple[int, Site]]:
 
 def _fail(operation: Operation, caller: int, number: int) -> tuple[str, bool]:
     """Let a place's allocation fail (0: none), and return what was wrong, and whether there were so many."""
-    fault, missing = "", number
+    fault, missing, library = "", number, allocations.counting_library()
+    library.starpullm_allocations_not_reached.restype = ctypes.c_size_t
     allocations.start()
     try:
         with operation.opening() as opened:
-            allocations.refuse(caller, number)
+            library.starpullm_allocations_refuse(ctypes.c_uint64(caller), ctypes.c_size_t(number))
             try:
                 operation.call(opened)
             finally:
-                missing = allocations.not_reached()
+                missing = library.starpullm_allocations_not_reached()
     except OutOfMemoryError:
         pass
     except StarpullmError as error:

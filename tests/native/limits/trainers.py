@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from starpullm.binding import prototypes, structs
-from starpullm.checks.observer import InstrumentCounts, Observer
+from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import Result
@@ -273,9 +273,14 @@ def _check_counts(statements: Statements, trainer: Trainer, seed: int) -> None:
     """State that what the instruments have counted is forgotten with the trace."""
     trainer.step(*own_batch(trainer, seed, 0))
     observer = Observer(trainer)
-    statements.equal("the instruments have counted", True, observer.counts() != InstrumentCounts(0, 0, 0, 0))
+    statements.equal("the instruments have counted", True, any(_counted(observer)))
     trainer.clear_trace()
-    statements.equal("counts of cleared instruments", InstrumentCounts(0, 0, 0, 0), observer.counts())
+    statements.equal("counts of cleared instruments", [0, 0, 0, 0], _counted(observer))
+
+
+def _counted(observer: Observer) -> list[int]:
+    counts = observer.counts()
+    return [counts.pages, counts.poisoned, counts.poisoned_between, counts.searched]
 
 
 def _check_watched(statements: Statements, trainer: Trainer, instruments: Instruments, directory: Path) -> None:

@@ -1,0 +1,147 @@
+"""The tables of figures: parity by placement and record, errors of gradients, throughput beside the machine's limit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from starpullm.report.document import Document, grouped
+from starpullm.report.failures import failure_anchor
+from starpullm.speed.verdict import was_disturbed
+
+# ---- Parity ----
+
+
+class Row(NamedTuple):
+    """Where the runs of a row took place."""
+
+    partition: str
+    ranks: int
+    scheduler: str
+
+
+class Column(NamedTuple):
+    """What the runs of a column trained."""
+
+    record: str
+    sub_batches: int
+    reduction: str
+
+
+class Cell(NamedTuple):
+    """A run: ``kind`` is passed, failed or undecided; ``anchor`` leads to its failure."""
+
+    kind: str
+    text: str
+    anchor: str = ""
+
+
+def matrices(document: Document) -> list[dict[str, Any]]:
+    """Return a matrix for each reference that runs were compared with; combinations that didn't run have no cell.
+
+    A row is a placement, a column a record and a number of sub-batches; ``records`` are those of the columns, each with
+    their number.
+    """
+    found: dict[str, dict[tuple[Row, Column], Cell]] = {}
+    for number, test in enumerate(document["tests"]):
+        for result in test["results"]:
+            facts = result["facts"]
+            if facts.keys() >= {"reference", *Row._fields, *Column._fields}:
+                row = Row(*(facts[name] for name in Row._fields))
+                column = Column(*(facts[name] for name in Column._fields))
+                cells = found.setdefault(facts["reference"], {})
+                if (row, column) not in cells or cells[row, column].kind != "failed":
+                    cells[row, column] = _cell(result, number)
+    return [_matrix(reference, cells) for reference, cells in found.items()]
+
+
+def _matrix(reference: str, cells: Mapping[tuple[Row, Column], Cell]) -> dict[str, Any]:
+    order = list(dict.fromkeys(column.record for _, column in cells))
+    columns = sorted(
+        {column for _, column in cells}, key=lambda of: (order.index(of.record), of.reduction, of.sub_batches)
+    )
+    rows = list(dict.fromkeys(row for row, _ in cells))
+    records = Counter(column.record for column in columns)
+    return {"reference": reference, "rows": rows, "columns": columns, "records": records, "cells": cells}
+
+
+def _cell(result: Mapping[str, Any], test: int) -> Cell:
+    if result["outcome"] == "passed":
+        return Cell("passed", f"{result['compared']:,} equal")
+    if result["outcome"] == "failed":
+        return Cell("failed", result["facts"].get("first") or "differs", failure_anchor(test))
+    return Cell("undecided", result["outcome"])
+
+
+# ---- Errors of gradients ----
+
+
+def reductions_of(document: Document) -> list[dict[str, Any]]:
+    """Return a row for each parameter: how many gradients were checked, how many are beyond their bounds, the worst."""
+    errors = [
+        (float(entry["ratio"]), entry, test["test"])
+        for test in document["tests"]
+        for result in test["results"]
+        for entry in result["facts"].get("tensors", ())
+    ]
+    rows = []
+    for tensor, own in grouped(errors, lambda error: error[1]["tensor"].partition("[")[0]).items():
+        largest, worst, test = max(own, key=lambda error: error[0])
+        element = f"{worst['tensor']}{worst['index']}: {worst['actual']}, expected {worst['expected']}"
+        row = {"tensor": tensor, "gradients": len(own), "beyond": sum(of[0] > 1 for of in own)}
+        rows.append({**row, "largest": largest, "element": element, "test": test})
+    return rows
+
+
+# ---- Throughput ----
+
+
+class SpeedRow(NamedTuple):
+    """A measured configuration; ``limit`` is the speed of a step whose matmuls alone use all that the cores can do.
+
+    ``fraction`` is the part of the limit that was reached, in words; a range if measurements of the limit differ.
+    ``noise`` says how far they are apart, if that is more than on a quiet machine.
+    """
+
+    name: str
+    tokens_per_ms: float | None
+    limit: float | None = None
+    fraction: str = ""
+    noise: str = ""
+    failure: str = ""
+
+
+def speeds_of(document: Document) -> list[SpeedRow]:
+    """Return a row for each measurement."""
+    return [_speed_row(entry) for entry in document["throughput"]]
+
+
+def _speed_row(entry: Mapping[str, Any]) -> SpeedRow:
+    of = entry["configuration"]
+    ranks = f", {of['ranks']} ranks" if of["ranks"] > 1 else ""
+    sizes = f"{of['model'].rpartition('/')[2]}, B = {of['batch_size']}, {of['partition']}{ranks}"
+    name = f"{sizes}, sub-batches {of['sub_batches']}, {of['reduction']}"
+    if "failure" in entry:
+        return SpeedRow(name, None, failure=entry["failure"])
+    if "contenders" in entry:
+        strict, *others = entry["contenders"]
+        speed = strict["tokens_per_ms"]
+        beside = ", ".join(f"{other['name']} {other['tokens_per_ms']['median']:.4g}" for other in others)
+        noise = _noise("the speed", speed["low"], speed["high"], "tokens/ms")
+        return SpeedRow(f"{name}; beside it: {beside}", speed["median"], noise=noise)
+    limit, fraction = None, ""
+    if "matmul_flops" in entry:  # the tokens of a step that consists of its matmuls alone, at the processor's limit
+        limit = of["batch_size"] * of["seq_len"] * entry["matmul_limit_gflops"] * 1e6 / entry["matmul_flops"]
+    if "matmul_limit_range" in entry:
+        low, high = (f"{100 * entry['matmul_gflops'] / of:.1f}" for of in reversed(entry["matmul_limit_range"]))
+        fraction = f"{low} %" if low == high else f"{low} to {high} %"
+    elif "fraction_of_limit" in entry:
+        fraction = f"{100 * entry['fraction_of_limit']:.1f} %"
+    low, high = entry.get("matmul_limit_range", (1.0, 1.0))
+    noise = _noise("the limit", low, high, "GFLOP/s")
+    return SpeedRow(name, entry["tokens_per_ms"], limit, fraction, noise)
+
+
+def _noise(what: str, low: float, high: float, unit: str) -> str:
+    return f"noise: {what} was measured as {low:.4g} to {high:.4g} {unit}" if was_disturbed(low, high) else ""
