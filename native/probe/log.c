@@ -25,6 +25,8 @@ static const struct {
     {"contents", sizeof(struct probe_contents)},
 };
 
+static const char *const files[LOG_FILES] = {"header", "stack", "undeclared", "stacks", "bytes"};
+
 _Static_assert(sizeof(struct probe_header) <= HEADER_BYTES, "the header fits into its page");
 _Static_assert(sizeof(struct probe_name) == 128 && sizeof(struct probe_handle) == 128, "record sizes of the format");
 _Static_assert(sizeof(struct probe_task) == 64 && sizeof(struct probe_access) == 16, "record sizes of the format");
@@ -92,20 +94,17 @@ struct log *log_open(const char *directory, const struct probe_header *first)
     const int folder = log == NULL ? -1 : make_folder(directory, first->pid);
     if (folder < 0)
         goto failed;
-    log->header_file = open_file(folder, "header");
-    log->stack_file = open_file(folder, "stack");
-    log->undeclared_file = open_file(folder, "undeclared");
-    log->stacks_file = open_file(folder, "stacks");
-    log->bytes_file = open_file(folder, "bytes");
-    if (log->header_file < 0 || log->stack_file < 0 || log->undeclared_file < 0 || log->stacks_file < 0 ||
-        log->bytes_file < 0)
-        goto failed;
+    for (int i = 0; i < LOG_FILES; i++) {
+        log->files[i] = open_file(folder, files[i]);
+        if (log->files[i] < 0)
+            goto failed;
+    }
     for (int i = 0; i < PROBE_STREAMS; i++) {
         log->streams[i].file = open_file(folder, streams[i].name);
         if (log->streams[i].file < 0)
             goto failed;
     }
-    log->header = (struct probe_header *)map_window(log->header_file, 0, HEADER_BYTES);
+    log->header = (struct probe_header *)map_window(log->files[HEADER_FILE], 0, HEADER_BYTES);
     if (log->header == NULL)
         goto failed;
     *log->header = *first;
@@ -155,10 +154,7 @@ void log_close(struct log *log)
         close(stream->file);
     }
     munmap(log->header, HEADER_BYTES);
-    close(log->header_file);
-    close(log->stack_file);
-    close(log->undeclared_file);
-    close(log->stacks_file);
-    close(log->bytes_file);
+    for (int i = 0; i < LOG_FILES; i++)
+        close(log->files[i]);
     free(log);
 }

@@ -16,12 +16,14 @@ struct log_stream {
     uint64_t count;
 };
 
-// The files but those of streams are open for others to write: `stack` for a signal's handler, `undeclared` for
-// accesses that tasks haven't declared, as text, `stacks` for those of submissions, as text, and `bytes` for contents.
+// Files that are open for others to write: `stack` for a signal's handler, `undeclared` for accesses that tasks haven't
+// declared, as text, `stacks` for those of submissions, as text, and `bytes` for contents.
+enum log_file { HEADER_FILE, STACK_FILE, UNDECLARED_FILE, STACKS_FILE, BYTES_FILE, LOG_FILES };
+
 struct log {
     struct probe_header *header;
     struct log_stream streams[PROBE_STREAMS];
-    int header_file, stack_file, undeclared_file, stacks_file, bytes_file;
+    int files[LOG_FILES];
     bool failed;
 };
 

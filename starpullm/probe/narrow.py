@@ -42,7 +42,7 @@ class Narrowing:
                     f"; it is enough for this that in the reference schedule {flow.name(pair[0])} waits for "
                     f"{flow.name(pair[1])} ({self._runs - before} more runs)"
                 )
-                again = waiting([pair[0]], pair[1]).words
+                again = waiting([pair[0]], pair[1]).name
                 return replace(finding, sentence=finding.sentence + text, suspects=(), again=again)
         return finding
 
