@@ -36,7 +36,7 @@ def has_read_poison(finding: Finding, schedule: Schedule, run_again: RunAgain) -
     """Return whether a task left anything else than in the reference schedule, apart from bytes of poison.
 
     Poison that stays in less than four bytes, as between the members of a struct, isn't told from data while the
-    program runs. True also if no second run tells it.
+    program runs. True also if no second run tells it, or it adds to a reduction.
     """
     try:
         flows = [_flow(run_again(chosen, str(finding.task)), finding) for chosen in (REFERENCE, schedule)]
@@ -46,6 +46,8 @@ def has_read_poison(finding: Finding, schedule: Schedule, run_again: RunAgain) -
     if reference is None or other is None:
         return True
     writes = np.arange(reference.first[finding.task], reference.first[finding.task + 1])
+    if (reference.writes & ~reference.after[1])[writes].any():
+        return True
     for number, access in enumerate(writes.tolist()):
         contents = [flow.log.bytes_of(int(flow.after[0][access])) for flow in (reference, other)]
         if not reference.writes[access] or reference.after[0][access] == other.after[0][access]:
