@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HEADER_BYTES = 4096, MAX_FOLDERS = 10000 };
+enum { HEADER_BYTES = 4096 };
 static const size_t first_window = 1 << 16, largest_window = 1 << 22;
 
 static const struct {
@@ -68,24 +68,15 @@ static bool next_window(struct log_stream *stream)
     return true;
 }
 
-// Opens a new folder probe-PID. Processes of other nodes or PID namespaces may have the same PID and directory: then
-// the name ends in -2, -3 and so on.
+// Opens a new folder. Processes of other PID namespaces may have the same PID and directory.
 static int make_folder(const char *directory, unsigned pid)
 {
-    for (unsigned number = 1; number <= MAX_FOLDERS; number++) {
-        char path[PATH_MAX], suffix[16] = "";
-        if (number > 1)
-            snprintf(suffix, sizeof suffix, "-%u", number);
-        if (snprintf(path, sizeof path, "%s/probe-%u%s", directory, pid, suffix) >= (int)sizeof path) {
-            errno = ENAMETOOLONG;
-            return -1;
-        }
-        if (mkdir(path, 0777) == 0)
-            return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (errno != EEXIST)
-            return -1;
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/probe-%u-XXXXXX", directory, pid) >= (int)sizeof path) {
+        errno = ENAMETOOLONG;
+        return -1;
     }
-    return -1;
+    return mkdtemp(path) == NULL ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
 struct log *log_open(const char *directory, const struct probe_header *first)

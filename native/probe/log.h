@@ -27,8 +27,7 @@ struct log {
     bool failed;
 };
 
-// Makes a folder probe-PID (-2, -3, … if there is one) in `directory` and opens a log there; NULL and errno if that
-// fails.
+// Makes a folder probe-PID-… in `directory` and opens a log there; NULL and errno if that fails.
 struct log *log_open(const char *directory, const struct probe_header *first);
 
 // Appends a record of the stream's type and returns its index. After a failed write nothing is recorded any more, and

@@ -157,14 +157,18 @@ static bool is_own(uint32_t flags)
 
 static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t hash)
 {
-    struct probe_contents record = {.hash = hash, .bytes = content_bytes(handle, interface)};
+    struct probe_contents record = {.hash = hash};
+    struct layout layout;
+    if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
+        return;
+    record.bytes = layout_bytes(&layout);
     pthread_mutex_lock(&lock);
     bool is_new = record_to != NULL && record.bytes > 0 && keep_reserve(&record);
     int file = is_new ? record_to->files[BYTES_FILE] : -1;
     pthread_mutex_unlock(&lock);
     if (!is_new)
         return;
-    int error = content_write(handle, interface, file, record.offset);
+    int error = content_write(&layout, file, record.offset);
     pthread_mutex_lock(&lock);
     if (record_to != NULL && error == 0)
         log_append(record_to, PROBE_CONTENTS, &record);

@@ -238,9 +238,7 @@ class _Judge:
         found: list[Finding] = []
         readers = {finding.codelet for finding in self.findings if finding.kind is Kind.WRITTEN_READ}
         with self._another_run(first) as one, self._another_run(second) as two:
-            for run in (one, two):
-                if not self._has_ended_well(run, reference):
-                    break
+            all(self._has_ended_well(run, reference) for run in (one, two))
             if not reference.flows.keys() == one.flows.keys() == two.flows.keys():
                 return found
             for rank, comparison in compare_ranks(one.flows, two.flows, first.name).items():
@@ -277,12 +275,18 @@ class _Judge:
             self.progress()
         return run
 
-    def _run_again(self, schedule: Schedule, keep: str) -> RecordedRun:
+    def _run_again(self, schedule: Schedule, keep: str, finding: Finding) -> Flow | None:
+        """Run a schedule for a finding, and return what its rank recorded; None if it didn't come to its end."""
         self.again += 1
-        run = self._record(schedule, f"again-{self.again}", keep)
-        if not keep:
-            self._remove(self.directory / f"again-{self.again}")
-        return run
+        try:
+            run = self._record(schedule, f"again-{self.again}", keep)
+        except InvalidArgumentError:  # it recorded nothing, or couldn't
+            return None
+        finally:
+            if not keep:
+                self._remove(self.directory / f"again-{self.again}")
+        flow = run.flows.get(finding.rank)
+        return flow if flow is not None and flow.num_tasks > finding.task and run.is_complete else None
 
     def _record(self, schedule: Schedule, folder: str, keep: str) -> RecordedRun:
         place = self.directory / folder
@@ -440,7 +444,6 @@ class _Judge:
             starpu_version=first.log.starpu_version,
             num_ranks=len(reference.flows) if min(reference.flows) >= 0 else 0,
             num_tasks=reference.num_tasks,
-            num_handles=sum(len(flow.handle_of_log) for flow in reference.flows.values()),
             num_compared_handles=totals["handles"],
             runs=len(self.seconds) - 1,
             different=totals["different"],

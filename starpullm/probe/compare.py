@@ -176,7 +176,7 @@ class _Pairs:
         self.inputs = reference.reads & before[0][1] & before[1][1]
         self.input_differs = self.inputs & (before[0][0] != before[1][0])
         # Several tasks that write parts of a handle in any order leave what the others have written, too.
-        parts = self._commutes(reference) & ~reference.reads & (not is_same_order)
+        parts = reference.commutes[reference.accesses] & ~reference.reads
         self.outputs = reference.writes & after[0][1] & after[1][1] & ~parts
         self.output_differs = self.outputs & (after[0][0] != after[1][0])
         self.unknown_input = reference.reads & ~(before[0][1] & before[1][1])
@@ -203,10 +203,6 @@ class _Pairs:
     @property
     def _is_at_the_end(self) -> NDArray[np.bool_]:
         return self.reference.is_last[self.reference.task]
-
-    @staticmethod
-    def _commutes(flow: Flow) -> NDArray[np.bool_]:
-        return flow.commutes[flow.accesses]
 
     def differing_outputs(self) -> Iterator[tuple[tuple[int, int], int]]:
         """Yield the contents in both runs, and the task, of each output that differs."""

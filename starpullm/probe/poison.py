@@ -22,20 +22,17 @@ def explain_poison(reference: Flow, poisoned: Flow, findings: Iterable[Finding])
     Poison that a task has left got back what was there before, so the runs differ only where a task has read poison. A
     program that has submitted other tasks, because its results were others, is judged by the tasks before.
     """
+    only_write = set(poisoned.task[_only_writes(poisoned)].tolist())
     for finding in _with_earlier_tasks(reference, poisoned, findings):
         if finding.codelet.startswith(_TRANSACTION):
             continue
-        tasks = [finding.task] if finding.kind is Kind.OUTPUT_DIFFERS else []
-        if finding.kind is Kind.INPUT_FROM_OUTSIDE:
-            tasks = _contributors(poisoned, finding)
-        for task in tasks:
-            accesses = np.arange(poisoned.first[task], poisoned.first[task + 1])
-            if _only_writes(poisoned)[accesses].any():
-                yield _read(poisoned, finding, accesses)
-                break
-        else:
-            if finding.kind is not Kind.INPUT_FROM_OUTSIDE or not tasks:
-                yield finding
+        is_of_sum = finding.kind is Kind.INPUT_FROM_OUTSIDE
+        tasks = _contributors(poisoned, finding) if is_of_sum else [finding.task]
+        reader = next((task for task in tasks if task in only_write), None)
+        if reader is not None and finding.kind in (Kind.OUTPUT_DIFFERS, Kind.INPUT_FROM_OUTSIDE):
+            yield _read(poisoned, finding, np.arange(poisoned.first[reader], poisoned.first[reader + 1]))
+        elif not (is_of_sum and tasks):
+            yield finding
 
 
 def _contributors(flow: Flow, finding: Finding) -> list[int]:

@@ -165,12 +165,11 @@ def last_moments(flow: Flow) -> list[str]:
         f"running: {_names(flow, running_tasks(flow))}",
         f"ready: {_names(flow, ready)}",
     ]
-    stack = flow.log.stack.splitlines()
-    if stack:
-        number = stack[0].removeprefix("task ")
-        position = flow.position(int(number)) if number.isdigit() else None
+    if flow.log.header["ended"] == probe_log.ENDED_BY_SIGNAL:
+        number = int(flow.log.header["signal_task"])
+        position = flow.position(number - 1) if number else None
         where = "not in a task" if position is None else f"in {flow.name(position)}"
-        lines += [f"the signal came {where}; the stack:", *(f"  {frame}" for frame in stack[1:])]
+        lines += [f"the signal came {where}; the stack:", *(f"  {frame}" for frame in flow.log.stack.splitlines())]
     return lines
 
 
