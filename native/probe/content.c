@@ -226,14 +226,6 @@ bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, u
     return true;
 }
 
-uint64_t content_bytes(starpu_data_handle_t handle, void *interface)
-{
-    struct layout layout;
-    if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
-        return 0;
-    return layout_bytes(&layout);
-}
-
 static void copy_run(void *state, char *row, size_t bytes)
 {
     char **to = state;
@@ -241,15 +233,12 @@ static void copy_run(void *state, char *row, size_t bytes)
     *to += bytes;
 }
 
-int content_write(starpu_data_handle_t handle, void *interface, int file, uint64_t offset)
+int content_write(const struct layout *layout, int file, uint64_t offset)
 {
-    struct layout layout;
-    if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
-        return EINVAL;
-    char *copy = malloc(layout_bytes(&layout)), *end = copy;
+    char *copy = malloc(layout_bytes(layout)), *end = copy;
     if (copy == NULL)
         return ENOMEM;
-    content_for_each_run(&layout, copy_run, &end);
+    content_for_each_run(layout, copy_run, &end);
     int error = 0;
     for (char *from = copy; from < end && error == 0;) {
         const ssize_t written = pwrite(file, from, (size_t)(end - from), (off_t)(offset + (uint64_t)(from - copy)));

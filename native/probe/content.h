@@ -33,11 +33,8 @@ void content_for_each_run(const struct layout *layout, content_visit *function, 
 // False if the contents can't be read that way.
 bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, uint64_t *hash);
 
-// The bytes of a dense interface's elements; 0 for other interfaces, and for memory that isn't there.
-uint64_t content_bytes(starpu_data_handle_t handle, void *interface);
-
-// Writes these bytes, in the order in which they are hashed, to a file from an offset on; 0 or an errno.
-int content_write(starpu_data_handle_t handle, void *interface, int file, uint64_t offset);
+// Writes the elements, in the order in which they are hashed, to a file from an offset on; 0 or an errno.
+int content_write(const struct layout *layout, int file, uint64_t offset);
 
 // Whether two dense interfaces share bytes; of others, only whether they are the same handle's.
 bool content_overlaps(starpu_data_handle_t one, void *its_interface, starpu_data_handle_t other, void *other_interface);

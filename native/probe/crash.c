@@ -1,12 +1,10 @@
-// A signal's handler may only call what is safe there: numbers are written by hand.
+// A signal's handler may only call what is safe there.
 #include "crash.h"
 
 #include <execinfo.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { FRAMES = 32 };
 static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
@@ -23,23 +21,6 @@ void crash_task(uint64_t number)
     current_task = number;
 }
 
-static void write_text(const char *text)
-{
-    ssize_t written = write(stack_file, text, strlen(text));
-    (void)written; // nothing can be done about it here
-}
-
-static void write_number(uint64_t number)
-{
-    char digits[21], *first = digits + sizeof digits - 1;
-    *first = '\0';
-    do {
-        *--first = (char)('0' + number % 10);
-        number /= 10;
-    } while (number > 0);
-    write_text(first);
-}
-
 static void handle(int number)
 {
     struct probe_header *header = watched;
@@ -52,12 +33,7 @@ static void handle(int number)
         watched = NULL;
         header->ended = 2;
         header->signal = number;
-        write_text("task ");
-        if (current_task == UINT64_MAX)
-            write_text("none");
-        else
-            write_number(current_task);
-        write_text("\n");
+        header->signal_task = (uint32_t)(current_task + 1);
         backtrace_symbols_fd(frames, backtrace(frames, FRAMES), stack_file);
     }
     // A signal of an instruction comes again when the handler returns; one that was sent doesn't.

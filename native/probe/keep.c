@@ -2,6 +2,7 @@
 #include "keep.h"
 
 enum { SLOTS = 1 << 20, MOST = SLOTS / 2 };
+static const uint64_t most_bytes = UINT64_C(1) << 30;
 
 static uint64_t hashes[SLOTS]; // 0: free
 static uint64_t num_hashes, num_bytes;
@@ -38,13 +39,12 @@ bool keep_last(const struct settings *settings)
     return settings->keep == KEEP_FROM_FREE && saw_free;
 }
 
-bool keep_reserve(const struct settings *settings, struct probe_contents *record)
+bool keep_reserve(struct probe_contents *record)
 {
     size_t slot = record->hash % SLOTS;
     while (hashes[slot] != 0 && hashes[slot] != record->hash)
         slot = (slot + 1) % SLOTS;
-    if (record->hash == 0 || hashes[slot] != 0 || num_hashes == MOST ||
-        record->bytes > settings->kept_bytes - num_bytes)
+    if (record->hash == 0 || hashes[slot] != 0 || num_hashes == MOST || record->bytes > most_bytes - num_bytes)
         return false;
     hashes[slot] = record->hash;
     num_hashes++;

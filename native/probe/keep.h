@@ -19,4 +19,4 @@ bool has_no_order(struct starpu_task *task, unsigned access);
 
 // Reserves room for contents with this hash and returns true if they aren't recorded yet and the limit allows it. The
 // caller serialises calls, and writes them.
-bool keep_reserve(const struct settings *settings, struct probe_contents *record);
+bool keep_reserve(struct probe_contents *record);

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HEADER_BYTES = 4096, MAX_FOLDERS = 10000 };
+enum { HEADER_BYTES = 4096 };
 static const size_t first_window = 1 << 16, largest_window = 1 << 22;
 
 static const struct {
@@ -24,6 +24,8 @@ static const struct {
     {"events", sizeof(struct probe_event)},      {"hashes", sizeof(struct probe_hash)},
     {"contents", sizeof(struct probe_contents)},
 };
+
+static const char *const files[LOG_FILES] = {"header", "stack", "undeclared", "stacks", "bytes"};
 
 _Static_assert(sizeof(struct probe_header) <= HEADER_BYTES, "the header fits into its page");
 _Static_assert(sizeof(struct probe_name) == 128 && sizeof(struct probe_handle) == 128, "record sizes of the format");
@@ -66,24 +68,15 @@ static bool next_window(struct log_stream *stream)
     return true;
 }
 
-// Opens a new folder probe-PID. Processes of other nodes or PID namespaces may have the same PID and directory: then
-// the name ends in -2, -3 and so on.
+// Opens a new folder. Processes of other PID namespaces may have the same PID and directory.
 static int make_folder(const char *directory, unsigned pid)
 {
-    for (unsigned number = 1; number <= MAX_FOLDERS; number++) {
-        char path[PATH_MAX], suffix[16] = "";
-        if (number > 1)
-            snprintf(suffix, sizeof suffix, "-%u", number);
-        if (snprintf(path, sizeof path, "%s/probe-%u%s", directory, pid, suffix) >= (int)sizeof path) {
-            errno = ENAMETOOLONG;
-            return -1;
-        }
-        if (mkdir(path, 0777) == 0)
-            return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (errno != EEXIST)
-            return -1;
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/probe-%u-XXXXXX", directory, pid) >= (int)sizeof path) {
+        errno = ENAMETOOLONG;
+        return -1;
     }
-    return -1;
+    return mkdtemp(path) == NULL ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
 struct log *log_open(const char *directory, const struct probe_header *first)
@@ -92,20 +85,17 @@ struct log *log_open(const char *directory, const struct probe_header *first)
     const int folder = log == NULL ? -1 : make_folder(directory, first->pid);
     if (folder < 0)
         goto failed;
-    log->header_file = open_file(folder, "header");
-    log->stack_file = open_file(folder, "stack");
-    log->undeclared_file = open_file(folder, "undeclared");
-    log->stacks_file = open_file(folder, "stacks");
-    log->bytes_file = open_file(folder, "bytes");
-    if (log->header_file < 0 || log->stack_file < 0 || log->undeclared_file < 0 || log->stacks_file < 0 ||
-        log->bytes_file < 0)
-        goto failed;
+    for (int i = 0; i < LOG_FILES; i++) {
+        log->files[i] = open_file(folder, files[i]);
+        if (log->files[i] < 0)
+            goto failed;
+    }
     for (int i = 0; i < PROBE_STREAMS; i++) {
         log->streams[i].file = open_file(folder, streams[i].name);
         if (log->streams[i].file < 0)
             goto failed;
     }
-    log->header = (struct probe_header *)map_window(log->header_file, 0, HEADER_BYTES);
+    log->header = (struct probe_header *)map_window(log->files[HEADER_FILE], 0, HEADER_BYTES);
     if (log->header == NULL)
         goto failed;
     *log->header = *first;
@@ -155,10 +145,7 @@ void log_close(struct log *log)
         close(stream->file);
     }
     munmap(log->header, HEADER_BYTES);
-    close(log->header_file);
-    close(log->stack_file);
-    close(log->undeclared_file);
-    close(log->stacks_file);
-    close(log->bytes_file);
+    for (int i = 0; i < LOG_FILES; i++)
+        close(log->files[i]);
     free(log);
 }

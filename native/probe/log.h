@@ -16,17 +16,18 @@ struct log_stream {
     uint64_t count;
 };
 
-// The files but those of streams are open for others to write: `stack` for a signal's handler, `undeclared` for
-// accesses that tasks haven't declared, as text, `stacks` for those of submissions, as text, and `bytes` for contents.
+// Files that are open for others to write: `stack` for a signal's handler, `undeclared` for accesses that tasks haven't
+// declared, as text, `stacks` for those of submissions, as text, and `bytes` for contents.
+enum log_file { HEADER_FILE, STACK_FILE, UNDECLARED_FILE, STACKS_FILE, BYTES_FILE, LOG_FILES };
+
 struct log {
     struct probe_header *header;
     struct log_stream streams[PROBE_STREAMS];
-    int header_file, stack_file, undeclared_file, stacks_file, bytes_file;
+    int files[LOG_FILES];
     bool failed;
 };
 
-// Makes a folder probe-PID (-2, -3, … if there is one) in `directory` and opens a log there; NULL and errno if that
-// fails.
+// Makes a folder probe-PID-… in `directory` and opens a log there; NULL and errno if that fails.
 struct log *log_open(const char *directory, const struct probe_header *first);
 
 // Appends a record of the stream's type and returns its index. After a failed write nothing is recorded any more, and

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define PROBE_MAGIC "STPPROBE"
-#define PROBE_FORMAT 4
+#define PROBE_FORMAT 5
 
 enum probe_stream {
     PROBE_NAMES,
@@ -26,13 +26,13 @@ struct probe_header {
     uint32_t format;
     uint32_t starpu_version[3];
     uint32_t pid;
-    int32_t rank;        // under mpirun; -1 if the process isn't a rank
-    uint32_t ended;      // 0: running, or ended without a word; 1: left by exit or return; 2: by a signal
-    int32_t signal;      // if ended is 2
-    int32_t write_error; // errno of the first failed write, after which nothing more was recorded; or 0
-    int32_t exit_status; // if ended is 1
-    uint32_t num_ranks;  // of the job that this process is a rank of; 0 if it isn't one
-    uint32_t unused;
+    int32_t rank;         // under mpirun; -1 if the process isn't a rank
+    uint32_t ended;       // 0: running, or ended without a word; 1: left by exit or return; 2: by a signal
+    int32_t signal;       // if ended is 2
+    int32_t write_error;  // errno of the first failed write, after which nothing more was recorded; or 0
+    int32_t exit_status;  // if ended is 1
+    uint32_t num_ranks;   // of the job that this process is a rank of; 0 if it isn't one
+    uint32_t signal_task; // that the signal came in, by its number plus one; 0: in none
     // Of a run in which undeclared accesses are looked for: bytes of handles, those of them that are watched, handles
     // that aren't plain memory, and tasks in which all that can be watched was.
     uint64_t handle_bytes, watched_bytes, unwatched_handles, watched_tasks;

@@ -105,6 +105,6 @@ uint32_t stack_number(struct log *log)
         return index == NULL ? 0 : *index;
     *index = ++num_stacks;
     snprintf(text, sizeof text, "%u", *index);
-    write_frames(log->stacks_file, text, frames, count);
+    write_frames(log->files[STACKS_FILE], text, frames, count);
     return *index;
 }

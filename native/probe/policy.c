@@ -23,7 +23,8 @@ struct context {
 };
 
 static const struct settings *settings;
-static _Atomic uint64_t settled_ns; // how long tasks have waited for submissions to pause
+static const uint64_t settle_ns = 1000000; // since the last submission
+static _Atomic uint64_t settled_ns;        // how long tasks have waited for submissions to pause
 
 // SplitMix64 of a seed and a task's number: the same in every run, whatever the threads do.
 static uint64_t mix(uint64_t seed, uint64_t number)
@@ -149,7 +150,7 @@ static void sleep_us(uint64_t microseconds)
 static void settle(void)
 {
     uint64_t start = now_ns(), limit = (uint64_t)settings->settle_ms * 1000000;
-    while (settled_ns < limit && now_ns() - last_submission_ns() < (uint64_t)settings->settle_us * 1000) {
+    while (settled_ns < limit && now_ns() - last_submission_ns() < settle_ns) {
         sleep_us(100);
         uint64_t now = now_ns();
         settled_ns += now - start;

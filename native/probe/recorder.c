@@ -82,10 +82,10 @@ static void open_log(void)
     name_index(record_to, NULL);
     pthread_atfork(NULL, NULL, forget_log);
     on_exit(note_exit, NULL);
-    crash_watch(record_to->header, record_to->stack_file);
+    crash_watch(record_to->header, record_to->files[STACK_FILE]);
     handles_start(registered, unregistered);
     if (settings.watch)
-        undeclared_start(record_to->header, record_to->undeclared_file);
+        undeclared_start(record_to->header, record_to->files[UNDECLARED_FILE]);
 }
 
 const struct settings *recorder_start(void)
@@ -157,14 +157,18 @@ static bool is_own(uint32_t flags)
 
 static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t hash)
 {
-    struct probe_contents record = {.hash = hash, .bytes = content_bytes(handle, interface)};
+    struct probe_contents record = {.hash = hash};
+    struct layout layout;
+    if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
+        return;
+    record.bytes = layout_bytes(&layout);
     pthread_mutex_lock(&lock);
-    bool is_new = record_to != NULL && record.bytes > 0 && keep_reserve(&settings, &record);
-    int file = is_new ? record_to->bytes_file : -1;
+    bool is_new = record_to != NULL && record.bytes > 0 && keep_reserve(&record);
+    int file = is_new ? record_to->files[BYTES_FILE] : -1;
     pthread_mutex_unlock(&lock);
     if (!is_new)
         return;
-    int error = content_write(handle, interface, file, record.offset);
+    int error = content_write(&layout, file, record.offset);
     pthread_mutex_lock(&lock);
     if (record_to != NULL && error == 0)
         log_append(record_to, PROBE_CONTENTS, &record);
@@ -211,43 +215,53 @@ static void unregistered(starpu_data_handle_t handle)
         undeclared_remove(number_of(handle));
 }
 
+static uint32_t append_handle(starpu_data_handle_t handle, struct layout *layout)
+{
+    struct probe_handle record = {
+        .bytes = starpu_data_get_size(handle),
+        .interface = starpu_data_get_interface_id(handle),
+        .stack = known_of(handle)->stack,
+    };
+    record.num_coordinates = starpu_data_get_coordinates_array(
+        handle, sizeof record.coordinates / sizeof *record.coordinates, record.coordinates);
+    if (content_layout(record.interface, starpu_data_get_interface_on_node(handle, STARPU_MAIN_RAM), layout)) {
+        record.address = layout->address;
+        record.element_bytes = (uint32_t)layout->element_bytes;
+        memcpy(record.sizes, layout->sizes, sizeof record.sizes);
+        memcpy(record.strides, layout->strides, sizeof record.strides);
+    }
+    return (uint32_t)log_append(record_to, PROBE_HANDLES, &record);
+}
+
+// It is recorded at once, because tasks may use its parts only, which have no registration of their own.
 static void registered(starpu_data_handle_t handle)
 {
+    struct layout layout;
     if (!settings.stacks)
         return;
     pthread_mutex_lock(&lock);
-    if (record_to != NULL)
+    if (record_to != NULL) {
         make_known(handle)->stack = stack_number(record_to);
+        append_handle(handle, &layout);
+    }
     pthread_mutex_unlock(&lock);
 }
 
 static uint32_t numbered(starpu_data_handle_t handle)
 {
     struct known *known = make_known(handle);
+    struct layout layout = {0};
     if (known->number != 0)
         return number_of(handle);
-    struct probe_handle record = {
-        .bytes = starpu_data_get_size(handle),
-        .interface = starpu_data_get_interface_id(handle),
-        .stack = known->stack,
-    };
-    struct layout layout;
-    record.num_coordinates = starpu_data_get_coordinates_array(
-        handle, sizeof record.coordinates / sizeof *record.coordinates, record.coordinates);
-    if (content_layout(record.interface, starpu_data_get_interface_on_node(handle, STARPU_MAIN_RAM), &layout)) {
-        record.address = layout.address;
-        record.element_bytes = (uint32_t)layout.element_bytes;
-        memcpy(record.sizes, layout.sizes, sizeof record.sizes);
-        memcpy(record.strides, layout.strides, sizeof record.strides);
-    }
-    uint64_t index = log_append(record_to, PROBE_HANDLES, &record);
-    if (settings.watch && record.interface != STARPU_VOID_INTERFACE_ID && record.element_bytes == 0)
-        undeclared_add((uint32_t)index, NULL);
-    else if (settings.watch && record.address != 0)
-        undeclared_add((uint32_t)index, &layout);
-    known->number = (uint32_t)index + 1;
+    const uint32_t index = append_handle(handle, &layout);
+    const int interface = starpu_data_get_interface_id(handle);
+    if (settings.watch && interface != STARPU_VOID_INTERFACE_ID && layout.element_bytes == 0)
+        undeclared_add(index, NULL);
+    else if (settings.watch && layout.address != 0)
+        undeclared_add(index, &layout);
+    known->number = index + 1;
     handles_watch(starpu_data_get_interface_ops(handle));
-    return number_of(handle);
+    return index;
 }
 
 static void append_task(struct starpu_task *task, uint32_t flags)

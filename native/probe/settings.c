@@ -20,7 +20,6 @@ struct settings read_settings(void)
         .seed = number("STARPULLM_PROBE_SEED"),
         .max_workers = (unsigned)number("STARPULLM_PROBE_MAX_WORKERS"),
         .delay_us = (unsigned)number("STARPULLM_PROBE_DELAY_US"),
-        .settle_us = (unsigned)number("STARPULLM_PROBE_SETTLE_US"),
         .settle_ms = (unsigned)number("STARPULLM_PROBE_SETTLE_MS"),
         .held = held == NULL || held[0] == '\0' ? NULL : held,
         .until = number("STARPULLM_PROBE_UNTIL"),
@@ -33,7 +32,6 @@ struct settings read_settings(void)
                 : from_free ? KEEP_FROM_FREE
                             : KEEP_ONE_TASK,
         .kept_task = number("STARPULLM_PROBE_CONTENTS"),
-        .kept_bytes = number("STARPULLM_PROBE_CONTENTS_BYTES"),
     };
 }
 

@@ -15,8 +15,7 @@ struct settings {
     uint64_t seed;         // 0: tasks in the order of submission
     unsigned max_workers;  // that may run tasks at the same time; 0: all
     unsigned delay_us;     // longest random delay of a task
-    unsigned settle_us;    // tasks wait until nothing has been submitted for so long
-    unsigned settle_ms;    // all these waits together
+    unsigned settle_ms;    // tasks wait until a while nothing has been submitted: all these waits together
     const char *held;      // tasks that wait until another one starts: numbers that ascend, with commas; or NULL
     uint64_t until;        // that other one; all of them among the program's own tasks
     bool ordered;          // sums, of which the order is free
@@ -26,7 +25,6 @@ struct settings {
     enum poison_mode poison;                                   // of what tasks declare as written only
     enum { KEEP_NOTHING, KEEP_ONE_TASK, KEEP_FROM_FREE } keep; // whose contents are recorded
     uint64_t kept_task;                                        // among the program's own tasks, for KEEP_ONE_TASK
-    uint64_t kept_bytes;                                       // of contents, at most
 };
 
 // Reads STARPULLM_PROBE_*; a value that is no number counts as 0.

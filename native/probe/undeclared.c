@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <execinfo.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -62,6 +63,13 @@ static struct fault faults[TASK_FAULTS];
 static size_t num_faults, all_faults;
 static _Atomic uint64_t unfinished, padding;
 
+// Who has it may wait for a processor: StarPU's workers that look for tasks take time from it.
+static void take(void)
+{
+    while (atomic_flag_test_and_set(&lock))
+        sched_yield();
+}
+
 // A signal's handler of the program might access data while its thread has the lock.
 static sigset_t acquire(void)
 {
@@ -69,8 +77,7 @@ static sigset_t acquire(void)
     sigfillset(&all);
     sigdelset(&all, SIGSEGV);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (atomic_flag_test_and_set(&lock))
-        ;
+    take();
     return before;
 }
 
@@ -175,8 +182,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
     const int error_number = errno;
     bool is_ours = false;
     if (info->si_code == SEGV_ACCERR) {
-        while (atomic_flag_test_and_set(&lock))
-            ;
+        take();
         is_ours = open_page((uintptr_t)info->si_addr, context, __builtin_return_address(0));
         atomic_flag_clear(&lock);
     }

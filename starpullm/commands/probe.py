@@ -41,7 +41,7 @@ _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPAR
     "--time-limit",
     type=float,
     metavar="SECONDS",
-    help="Time limit of each run; default: 300 for the first, then 10 times as long as that took, at least 10.",
+    help="Time limit of each run; default: 300 for the first, then about 10 times the slowest so far, at least 10.",
 )
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep all logs, in a new folder.")
 @click.option(

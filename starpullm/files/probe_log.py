@@ -37,7 +37,7 @@ def _types() -> dict[str, np.dtype[np.void]]:
 HEADER, *_RECORDS = _types().values()
 RECORDS: Final = dict(zip(_STREAMS, _RECORDS, strict=True))
 MAGIC: Final = b"STPPROBE"
-FORMAT: Final = 4
+FORMAT: Final = 5
 
 NO_CODELET, NOWHERE, INTERNAL, ACQUIRE, LATE, LAST = 1, 2, 4, 8, 16, 32
 NO_ORDER, ORDERED = 1, 2
@@ -71,7 +71,7 @@ class ProbeLog:
     hashes: NDArray[np.void]
     contents: NDArray[np.void]
     stack: str
-    """Of a fatal signal: the line ``task N`` or ``task none``, then one line for each frame."""
+    """Of a fatal signal: one line for each frame."""
 
     @property
     def starpu_version(self) -> str:
@@ -137,7 +137,8 @@ def read_probe_log(folder: Path) -> ProbeLog:
         name: _read_stream(folder / name, RECORDS[name], int(count))
         for name, count in zip(_STREAMS, header["counts"], strict=True)
     }
-    stack = _read_stack(folder / "stack")
+    with reading(folder / "stack") as (file, _):
+        stack = file.read().decode(errors="replace")
     names = tuple(text.decode(errors="replace") for text in arrays.pop("names")["text"].tolist())
     log = ProbeLog(folder=folder, header=header, names=names, stack=stack, **arrays)
     return _checked(log)
@@ -154,16 +155,6 @@ def _read_header(path: Path) -> np.void:
     if header["format"] != FORMAT:
         raise FormatError(f"{path}: found format {header['format']}, expected {FORMAT}")
     return header
-
-
-def _read_stack(path: Path) -> str:
-    """Return the stack; nothing if the process was killed before it had written the first line."""
-    with reading(path) as (file, _):
-        stack = file.read().decode(errors="replace")
-    first, end, _ = stack.partition("\n")
-    if end and not re.fullmatch("task (none|[0-9]{1,20})", first):
-        raise FormatError(f"{path}: found the line {first!r:.40}, expected the task that the signal came in")
-    return stack if end else ""
 
 
 def _read_stream(path: Path, dtype: np.dtype[np.void], count: int) -> NDArray[np.void]:
@@ -189,6 +180,7 @@ def _checked(log: ProbeLog) -> ProbeLog:
         ("accesses", "handle", log.accesses["handle"][:used], len(log.handles)),
         ("events", "task", log.events["task"], len(log.tasks)),
         ("hashes", "task", log.hashes["task"], len(log.tasks)),
+        ("header", "signal_task", log.header["signal_task"].reshape(1), len(log.tasks) + 1),
     )
     for stream, member, values, limit in limits:
         if len(values) and int(values.max()) >= limit:

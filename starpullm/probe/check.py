@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,17 +30,17 @@ from starpullm.probe.narrow import NARROWED, Narrowing
 from starpullm.probe.order import broken_order
 from starpullm.probe.places import with_places
 from starpullm.probe.poison import explain_poison, left_unwritten, of_unwritten, used_unwritten
-from starpullm.probe.recorded import RecordedRun, last_moments, record
+from starpullm.probe.recorded import RecordedRun, last_moments, record, running_tasks
 from starpullm.probe.replay import schedule_of
 from starpullm.probe.result import ProbeResult, verdict
 from starpullm.probe.schedules import Schedule
-from starpullm.probe.undeclared import Watched, undeclared_accesses
+from starpullm.probe.undeclared import PROTECTION_SECONDS, Watched, protections, undeclared_accesses
 from starpullm.probe.witness import has_read_poison, with_first_element
 
 DEFAULT_RUNS = 5
 DEFAULT_WORKERS = 4
 FIRST_TIME_LIMIT = 300.0
-"""Seconds for the reference schedule, if none are given; another schedule then has `_LIMIT_FACTOR` times as long."""
+"""Seconds for the reference schedule, if none are given; another one then has `_LIMIT_FACTOR` times the slowest."""
 NUM_STANDARD_RUNS = 4
 """The reference schedule, watched for undeclared accesses, the same again, and with poison."""
 
@@ -82,8 +82,8 @@ def probe_program(
     workers
         The CPU workers that StarPU is given in every run, also in the reference schedule, which uses one of them.
     time_limit
-        Seconds for one run. Without it, 300 for the reference schedule, and for each other run 10 times as long as that
-        took, at least 10.
+        Seconds for one run. Without it, 300 for the reference schedule, and for each other run at least 10, and 10
+        times as long as the slowest that has ended, and as what this kind of run is known to do besides.
     tolerance, tolerance_type
         How far contents may be off that come from accesses whose order is free: ``"4ulp"``, or ``"1e-6"`` relative to
         the larger of two magnitudes; and what their elements are, which StarPU doesn't know: ``"float"``,
@@ -117,17 +117,8 @@ def probe_program(
     bound = parse_tolerance(tolerance, tolerance_type)
     known = read_intended(intended) if intended else ()
     with _place(keep) as directory:
-        judge = _Judge(
-            tuple(command),
-            directory,
-            workers,
-            time_limit,
-            bound,
-            progress,
-            keeps=keep is not None,
-            intended=known,
-            ordered=sums == "ordered",
-        )
+        ordered, keeps = sums == "ordered", keep is not None
+        judge = _Judge(tuple(command), directory, workers, time_limit, bound, known, progress, keeps, ordered)
         return judge.verdict(runs, seed, poison)
 
 
@@ -147,45 +138,37 @@ def _place(keep: Path | None) -> Iterator[Path]:
     yield keep.resolve()
 
 
+@dataclass
 class _Judge:
     """Runs one schedule after the other, and collects what they show."""
 
-    def __init__(
-        self,
-        command: tuple[str, ...],
-        directory: Path,
-        workers: int,
-        time_limit: float | None,
-        tolerance: Tolerance | None,
-        progress: Callable[[], None],
-        *,
-        keeps: bool,
-        intended: Iterable[Intended],
-        ordered: bool,
-    ) -> None:
-        self._keeps, self._ordered = keeps, ordered
-        self._command, self._directory, self._workers = command, directory, workers
-        self._asked_limit, self._time_limit = time_limit, time_limit or FIRST_TIME_LIMIT
-        self._tolerance, self._progress = tolerance, progress
-        self._findings: list[Finding] = []
-        self._moments: list[str] = []
-        self._seconds: dict[str, float] = {}
-        self._totals: Counter[str] = Counter()
-        self._flows: dict[tuple[str, int], Flow] = {}
-        self._schedules: dict[str, Schedule] = {}
-        self._unsteady: dict[int, NDArray[np.bool_]] = {}
-        self._again = 0
-        self._watched = Watched()
-        self._intended = tuple(intended)
+    command: tuple[str, ...]
+    directory: Path
+    workers: int
+    asked_limit: float | None
+    tolerance: Tolerance | None
+    intended: Sequence[Intended]
+    progress: Callable[[], None]
+    keeps: bool
+    ordered: bool
+    findings: list[Finding] = field(default_factory=list)
+    moments: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    totals: Counter[str] = field(default_factory=Counter)
+    flows: dict[tuple[str, int], Flow] = field(default_factory=dict)
+    unsteady: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    again: int = 0
+    slowest: float = 0
+    num_tasks: int = 0
+    protections: int = 0
+    watched: Watched = field(default_factory=Watched)
 
     def verdict(self, runs: int, seed: int, poison: bool) -> ProbeResult:
         """Return the result of all runs; the first run without poison that doesn't end by itself is the last."""
         reference = self._run(schedules.REFERENCE)
-        if self._asked_limit is None:
-            self._time_limit = max(_LEAST_TIME_LIMIT, _LIMIT_FACTOR * reference.ending.seconds)
         if reference.num_tasks == 0 and reference.is_complete:
             raise InvalidArgumentError(
-                f"{program_of(self._command)}: submitted no task to StarPU (it {reference.ending}), expected at least "
+                f"{program_of(self.command)}: submitted no task to StarPU (it {reference.ending}), expected at least "
                 "one in a scheduling context without a policy of its own; nothing would be compared"
             )
         has_ended_well = self._has_ended_well(reference, reference)
@@ -201,7 +184,7 @@ class _Judge:
             return
         if poison:
             self._poisoned_runs(reference)
-        for schedule in schedules.perturbed(runs, seed, self._workers, delay_us):
+        for schedule in schedules.perturbed(runs, seed, self.workers, delay_us):
             if not self._follows(schedule, reference):
                 return
 
@@ -212,12 +195,12 @@ class _Judge:
         """
         with self._another_run(schedules.WATCHED) as run:
             name = run.schedule.name
-            self._watched = Watched.of(list(run.flows.values()))
+            self.watched = Watched.of(list(run.flows.values()))
             for rank, flow in run.flows.items():
                 found = list(undeclared_accesses(name, flow))
                 known = {(rank, one.kind, one.task, one.handle) for one in found}  # better, with a line
-                self._findings = [
-                    one for one in self._findings if (one.rank, one.kind, one.task, one.handle) not in known
+                self.findings = [
+                    one for one in self.findings if (one.rank, one.kind, one.task, one.handle) not in known
                 ]
                 self._add(rank, found)
             if run.ending.status != reference.ending.status:
@@ -225,7 +208,7 @@ class _Judge:
                     "undeclared accesses after that: with data protected against them, the program "
                     f"{run.ending}, perhaps because a system call on such data fails then"
                 )
-                self._findings.append(Finding(Kind.NOT_CHECKED, name, text))
+                self.findings.append(Finding(Kind.NOT_CHECKED, name, text))
 
     def _follows(self, schedule: Schedule, reference: RecordedRun) -> bool:
         """Run a schedule and compare it; return whether others can be compared too."""
@@ -245,7 +228,7 @@ class _Judge:
             self._compare_remains(run, reference)
             is_comparable = has_ended_well and run.flows.keys() == reference.flows.keys()
             if is_comparable and any(len(left_unwritten(flow)) for flow in run.flows.values()):
-                self._findings += self._used_unwritten(run, reference)
+                self.findings += self._used_unwritten(run, reference)
                 for rank, flow in run.flows.items():
                     self._add(rank, of_unwritten(run.schedule.name, flow))
 
@@ -253,11 +236,9 @@ class _Judge:
         """Return what a later task used of what tasks had left as it was."""
         first, second = schedules.POISON_STAYS
         found: list[Finding] = []
-        readers = {finding.codelet for finding in self._findings if finding.kind is Kind.WRITTEN_READ}
+        readers = {finding.codelet for finding in self.findings if finding.kind is Kind.WRITTEN_READ}
         with self._another_run(first) as one, self._another_run(second) as two:
-            for run in (one, two):
-                if not self._has_ended_well(run, reference):
-                    break
+            all(self._has_ended_well(run, reference) for run in (one, two))
             if not reference.flows.keys() == one.flows.keys() == two.flows.keys():
                 return found
             for rank, comparison in compare_ranks(one.flows, two.flows, first.name).items():
@@ -271,10 +252,10 @@ class _Judge:
         try:
             yield self._run(schedule)
         finally:
-            self._remove(self._directory / schedule.folder)
+            self._remove(self.directory / schedule.folder)
 
     def _remove(self, folder: Path) -> None:
-        if not self._keeps:
+        if not self.keeps:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _compare_remains(self, run: RecordedRun, reference: RecordedRun) -> None:
@@ -282,35 +263,55 @@ class _Judge:
 
         That tasks are missing needs no finding of its own.
         """
-        known = len(self._findings)
+        known = len(self.findings)
         self._compare(run, reference)
-        self._findings[known:] = [one for one in self._findings[known:] if one.kind is not Kind.OTHER_TASKS]
+        self.findings[known:] = [one for one in self.findings[known:] if one.kind is not Kind.OTHER_TASKS]
 
     def _run(self, schedule: Schedule) -> RecordedRun:
-        keep = schedules.KEEP_FROM_FREE if self._tolerance is not None else ""
+        keep = schedules.KEEP_FROM_FREE if self.tolerance is not None else ""
         run = self._record(schedule, schedule.folder, keep)
-        self._seconds[schedule.name] = run.ending.seconds
-        self._schedules[schedule.name] = schedule
+        self.seconds[schedule.name] = run.ending.seconds
         if schedule not in schedules.POISON_STAYS:
-            self._progress()
+            self.progress()
         return run
 
-    def _run_again(self, schedule: Schedule, keep: str) -> RecordedRun:
-        self._again += 1
-        run = self._record(schedule, f"again-{self._again}", keep)
-        if not keep:
-            self._remove(self._directory / f"again-{self._again}")
-        return run
+    def _run_again(self, schedule: Schedule, keep: str, finding: Finding) -> Flow | None:
+        """Run a schedule for a finding, and return what its rank recorded; None if it didn't come to its end."""
+        self.again += 1
+        try:
+            run = self._record(schedule, f"again-{self.again}", keep)
+        except InvalidArgumentError:  # it recorded nothing, or couldn't
+            return None
+        finally:
+            if not keep:
+                self._remove(self.directory / f"again-{self.again}")
+        flow = run.flows.get(finding.rank)
+        return flow if flow is not None and flow.num_tasks > finding.task and run.is_complete else None
 
     def _record(self, schedule: Schedule, folder: str, keep: str) -> RecordedRun:
-        place = self._directory / folder
-        temporary = () if self._keeps else (self._directory,)
-        as_asked = replace(schedule, ordered=self._ordered)
-        run = record(self._command, as_asked, place, self._workers, self._time_limit, keep, temporary)
+        place = self.directory / folder
+        temporary = () if self.keeps else (self.directory,)
+        as_asked = replace(schedule, ordered=self.ordered)
+        run = record(self.command, as_asked, place, self.workers, self._time_limit(schedule), keep, temporary)
+        if run.ending.status is not None:
+            self.slowest = max(self.slowest, run.ending.seconds - self._own_seconds(schedule))
+        if schedule is schedules.REFERENCE:
+            self.num_tasks, self.protections = run.num_tasks, sum(map(protections, run.flows.values()))
         return replace(run, schedule=schedule)
 
+    def _time_limit(self, schedule: Schedule) -> float:
+        """Return the seconds that a run may take: by the slowest that has ended, and what this kind does besides."""
+        if self.asked_limit is not None or self.slowest == 0:
+            return self.asked_limit or FIRST_TIME_LIMIT
+        return max(_LEAST_TIME_LIMIT, _LIMIT_FACTOR * (self.slowest + self._own_seconds(schedule)))
+
+    def _own_seconds(self, schedule: Schedule) -> float:
+        """Return about how long a run of a kind does what the reference schedule doesn't."""
+        delays = 1e-6 * schedule.delay_us * self.num_tasks / 4  # of every fourth task, at most
+        return delays + schedule.watched * self.protections * PROTECTION_SECONDS
+
     def _add(self, rank: int, findings: Iterable[Finding]) -> None:
-        self._findings += [replace(finding, rank=rank) for finding in findings]
+        self.findings += [replace(finding, rank=rank) for finding in findings]
 
     def _has_ended_well(self, run: RecordedRun, reference: RecordedRun) -> bool:
         """Record how a run ended if that is a fault; return whether it can be compared."""
@@ -320,27 +321,31 @@ class _Judge:
         sentence = run.describe_ending()
         if run is not reference:
             sentence += f"; in the reference schedule it {reference.ending}"
-        kind = Kind.POISONED_ENDING if run.schedule.poison else Kind.ENDING
-        self._findings.append(Finding(kind, run.schedule.name, sentence))
+        ending = Finding(Kind.POISONED_ENDING if run.schedule.poison else Kind.ENDING, run.schedule.name, sentence)
+        for rank, flow in run.flows.items():
+            for task in running_tasks(flow) if run.schedule.poison else ():  # it is likely the one that reads poison
+                codelet = flow.log.names[int(flow.codelet[task])]
+                ending = replace(ending, task=int(task), codelet=codelet, rank=rank)
+        self.findings.append(ending)
         if run is reference and run.is_complete:
             return True  # its own idea of failure, but it ran to its end
         for rank, flow in run.flows.items():
             name = f"rank {rank}, {run.schedule.name}" if rank >= 0 else run.schedule.name
-            self._moments += [f"{name}: {line}" for line in last_moments(flow)]
-        self._moments += [f"standard error: {line}" for line in run.ending.stderr.splitlines()[-10:]]
+            self.moments += [f"{name}: {line}" for line in last_moments(flow)]
+        self.moments += [f"standard error: {line}" for line in run.ending.stderr.splitlines()[-10:]]
         ranks = {int(flow.log.header["pid"]): f"rank {rank}, " for rank, flow in run.flows.items() if rank >= 0}
         for pid, stack in run.ending.stacks.items():
-            self._moments += [f"{ranks.get(pid, '')}stack: {line}" for line in stack.splitlines()]
+            self.moments += [f"{ranks.get(pid, '')}stack: {line}" for line in stack.splitlines()]
         return False
 
     def _claims(self, run: RecordedRun) -> None:
         for rank, flow in run.flows.items():
-            self._flows[run.schedule.name, rank] = flow
+            self.flows[run.schedule.name, rank] = flow
             self._add(rank, written_though_read(run.schedule.name, flow))
             self._add(rank, changed_between(run.schedule.name, flow))
             seen = flow.before[1] | flow.after[1] | ~flow.has_function[flow.task]
             own = (flow.mode & (probe_log.MODE_SCRATCH | probe_log.MODE_REDUX)) != 0
-            self._totals["unseen"] += int((~seen & ~own & (flow.start_ns[flow.task] >= 0)).sum())
+            self.totals["unseen"] += int((~seen & ~own & (flow.start_ns[flow.task] >= 0)).sum())
 
     def _compare(self, run: RecordedRun, reference: RecordedRun) -> bool:
         """Compare a run with the reference; return whether others can be compared too."""
@@ -349,30 +354,33 @@ class _Judge:
             sentence = f"rank {rank} recorded nothing, in the reference schedule it did"
             self._add(rank, [Finding(Kind.OTHER_TASKS, name, sentence)])
             return False
-        for rank, comparison in compare_ranks(reference.flows, run.flows, name, self._unsteady).items():
+        # Free orders have made no difference between two runs of the reference schedule: poison may be what makes one.
+        is_same_order = run.schedule is schedules.POISONED and self.totals["tolerated"] == 0
+        compared = compare_ranks(reference.flows, run.flows, name, self.unsteady, is_same_order=is_same_order)
+        for rank, comparison in compared.items():
             flow, other = reference.flows[rank], run.flows[rank]
             self._count(comparison)
             found = list(comparison.findings)
             if run.schedule is schedules.REPEATED:
                 found = [_not_deterministic(finding) for finding in found]
                 if comparison.other_arguments is not None:
-                    self._unsteady[rank] = comparison.other_arguments
+                    self.unsteady[rank] = comparison.other_arguments
             elif run.schedule.poison:
                 found = list(explain_poison(flow, other, found))
             else:
                 found += changed_between(name, other)
                 found += broken_order(name, other)
-                self._flows[name, rank] = other
-            if self._tolerance is not None:
-                found += beyond_tolerance(self._tolerance, flow, other, comparison, name)
+                self.flows[name, rank] = other
+            if self.tolerance is not None:
+                found += beyond_tolerance(self.tolerance, flow, other, comparison, name)
             self._add(rank, found)
-        return not any(finding.kind.forbids_comparison for finding in self._findings)
+        return not any(finding.kind.forbids_comparison for finding in self.findings)
 
     def _narrowed(self, findings: Sequence[Finding], reference: RecordedRun) -> Iterator[Finding]:
         """Tell of findings in perturbed schedules two tasks whose order is enough; tasks of ranks aren't looked at."""
         narrowing = Narrowing(next(iter(reference.flows.values())), self._run_again)
         for finding in findings:
-            other = self._flows.get((finding.schedule, -1)) if finding.kind in NARROWED else None
+            other = self.flows.get((finding.schedule, -1)) if finding.kind in NARROWED else None
             yield finding if other is None else narrowing.narrowed(finding, other)
 
     def _with_witnesses(self, findings: Iterable[Finding]) -> list[Finding]:
@@ -385,7 +393,7 @@ class _Judge:
             if left[finding.kind] == 0:
                 result.append(finding)
                 continue
-            schedule = schedule_of(finding.again) if finding.again else self._schedules[finding.schedule]
+            schedule = schedule_of(finding.again or finding.schedule)
             if finding.kind is Kind.OUTPUT_DIFFERS:
                 result.append(with_first_element(finding, schedule, self._run_again))
             elif has_read_poison(finding, schedule, self._run_again):
@@ -393,40 +401,37 @@ class _Judge:
             else:
                 left[finding.kind] += 1
             left[finding.kind] -= 1
-            for folder in self._directory.glob("again-*"):
+            for folder in self.directory.glob("again-*"):
                 self._remove(folder)
         return result
 
-    def _replays(self, findings: Sequence[Finding]) -> Iterator[str]:
-        """Yield a command for the first schedule with a finding about a task, or an ending: it runs that again."""
-        for finding in findings:
-            if finding.schedule in self._schedules:
-                words = shlex.quote(finding.again or self._schedules[finding.schedule].words)
-                options = f"--workers {self._workers}" + " --sums ordered" * self._ordered
-                yield f"starpullm probe {options} --replay {words} -- {shlex.join(self._command)}"
-                return
+    def _replay(self, finding: Finding) -> str:
+        """Return a command that runs the schedule with a finding again."""
+        words = shlex.quote(finding.again or finding.schedule)
+        options = f"--workers {self.workers}" + " --sums ordered" * self.ordered
+        return f"starpullm probe {options} --replay {words} -- {shlex.join(self.command)}"
 
     def _count(self, comparison: Comparison) -> None:
         for name in ("outputs", "different", "tolerated"):
-            self._totals[name] += getattr(comparison, name)
-        self._totals["handles"] = max(self._totals["handles"], comparison.handles)
+            self.totals[name] += getattr(comparison, name)
+        self.totals["handles"] = max(self.totals["handles"], comparison.handles)
 
     def _result(self, reference: RecordedRun) -> ProbeResult:
-        found = first_of_each([finding for finding in self._findings if not finding.kind.is_note])
-        found, excused, unused = split_intended(self._with_witnesses(self._narrowed(found, reference)), self._intended)
+        found = first_of_each([finding for finding in self.findings if not finding.kind.is_note])
+        found, excused, unused = split_intended(self._with_witnesses(self._narrowed(found, reference)), self.intended)
         faulty = {finding.codelet for finding in found if finding.kind.is_declaration}
-        notes = [finding for finding in self._findings if finding.kind.is_note and finding.codelet not in faulty]
+        notes = [finding for finding in self.findings if finding.kind.is_note and finding.codelet not in faulty]
         notes = first_of_each(notes)
-        notes += never_changed(list(self._flows.values()))
+        notes += never_changed(list(self.flows.values()))
         forbidden = [finding for finding in found if finding.kind.forbids_comparison]
-        totals = self._totals
+        totals = self.totals
         found, notes = (with_places(findings, reference.flows) for findings in (found, notes))
         outcome = Outcome.PASSED
         if found:
             outcome = Outcome.NOT_COMPARABLE if len(forbidden) == len(found) else Outcome.FAILED
         elif totals["outputs"] == 0:
             raise InvalidArgumentError(
-                f"{program_of(self._command)}: no task left contents that can be read (see the modes of its accesses), "
+                f"{program_of(self.command)}: no task left contents that can be read (see the modes of its accesses), "
                 "expected at least one; nothing would be compared"
             )
         first = next(iter(reference.flows.values()))
@@ -435,25 +440,24 @@ class _Judge:
             sentence=verdict(found, excused),
             compared=totals["outputs"],
             measured=len(found),
-            command=self._command,
+            command=self.command,
             starpu_version=first.log.starpu_version,
             num_ranks=len(reference.flows) if min(reference.flows) >= 0 else 0,
             num_tasks=reference.num_tasks,
-            num_handles=sum(len(flow.handle_of_log) for flow in reference.flows.values()),
             num_compared_handles=totals["handles"],
-            runs=len(self._seconds) - 1,
+            runs=len(self.seconds) - 1,
             different=totals["different"],
             tolerated=totals["tolerated"],
-            tolerance="" if self._tolerance is None else str(self._tolerance),
+            tolerance="" if self.tolerance is None else str(self.tolerance),
             unseen=totals["unseen"],
-            watched=self._watched,
+            watched=self.watched,
             findings=tuple(found),
             notes=tuple(notes),
             intended=excused,
             not_found=unused,
-            replays=tuple(self._replays(found)),
-            last_moments=tuple(self._moments),
-            seconds=self._seconds,
+            replays=tuple(map(self._replay, found[:1])),
+            last_moments=tuple(self.moments),
+            seconds=self.seconds,
         )
 
 

@@ -45,11 +45,14 @@ def compare_ranks(
     other: Mapping[int, Flow],
     schedule: str,
     unsteady: Mapping[int, NDArray[np.bool_]] | None = None,
+    *,
+    is_same_order: bool = False,
 ) -> dict[int, Comparison]:
     """Compare the tasks of each rank with the same rank's in another run, in which the same ranks recorded.
 
     A difference that a rank has received is told by its hashes: a task of another rank left the same contents, in both
-    runs. ``unsteady`` tasks have arguments that change from run to run and mean nothing, such as addresses.
+    runs. ``unsteady`` tasks have arguments that change from run to run and mean nothing, such as addresses. With
+    ``is_same_order``, accesses whose order is free came in the same one.
     """
     results: dict[int, Comparison] = {}
     pairs: dict[int, _Pairs] = {}
@@ -58,7 +61,7 @@ def compare_ranks(
         if mismatch is not None:
             results[rank] = Comparison(findings=(mismatch,))
         else:
-            pairs[rank] = _Pairs(flow, other[rank], None if unsteady is None else unsteady.get(rank))
+            pairs[rank] = _Pairs(flow, other[rank], None if unsteady is None else unsteady.get(rank), is_same_order)
     explained = _explain_ranks(pairs, schedule)
     return results | {rank: pairs[rank].comparison(explanation) for rank, explanation in explained.items()}
 
@@ -167,13 +170,14 @@ class _Explanation:
 class _Pairs:
     """The accesses of two runs with the same tasks, side by side."""
 
-    def __init__(self, reference: Flow, other: Flow, unsteady: NDArray[np.bool_] | None) -> None:
-        self.reference, self.other = reference, other
+    def __init__(self, reference: Flow, other: Flow, unsteady: NDArray[np.bool_] | None, is_same_order: bool) -> None:
+        self.reference, self.other, self.is_same_order = reference, other, is_same_order
         before, after = ([(flow.before, flow.after)[which] for flow in (reference, other)] for which in (0, 1))
         self.inputs = reference.reads & before[0][1] & before[1][1]
         self.input_differs = self.inputs & (before[0][0] != before[1][0])
         # Several tasks that write parts of a handle in any order leave what the others have written, too.
-        self.outputs = reference.writes & after[0][1] & after[1][1] & ~(self._commutes(reference) & ~reference.reads)
+        parts = reference.commutes[reference.accesses] & ~reference.reads
+        self.outputs = reference.writes & after[0][1] & after[1][1] & ~parts
         self.output_differs = self.outputs & (after[0][0] != after[1][0])
         self.unknown_input = reference.reads & ~(before[0][1] & before[1][1])
         arguments = [flow.log.tasks["arguments"][flow.tasks] for flow in (reference, other)]
@@ -199,10 +203,6 @@ class _Pairs:
     @property
     def _is_at_the_end(self) -> NDArray[np.bool_]:
         return self.reference.is_last[self.reference.task]
-
-    @staticmethod
-    def _commutes(flow: Flow) -> NDArray[np.bool_]:
-        return flow.commutes[flow.accesses]
 
     def differing_outputs(self) -> Iterator[tuple[tuple[int, int], int]]:
         """Yield the contents in both runs, and the task, of each output that differs."""
@@ -262,7 +262,7 @@ class _Pairs:
     def _free(self) -> NDArray[np.bool_]:
         flow = self.reference
         is_sum = ((flow.mode & probe_log.MODE_REDUX) != 0) & ~flow.is_ordered_sum[flow.accesses]
-        result: NDArray[np.bool_] = flow.is_free | is_sum
+        result: NDArray[np.bool_] = (flow.is_free | is_sum) & (not self.is_same_order)
         return result
 
     def _tasks_with(self, accesses: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -312,10 +312,11 @@ class _Pairs:
     def _origin(self, access: int) -> _Origin:
         """Return where the difference of an input comes from."""
         sources = [int(flow.source[access]) for flow in (self.reference, self.other)]
-        if self.reference.has_no_order[access]:
-            return _Origin.FREE
         flows = (self.reference, self.other)
-        if any(source >= 0 and flow.commutes[source] for flow, source in zip(flows, sources, strict=True)):
+        is_free = not self.is_same_order
+        if self.reference.has_no_order[access] and is_free:
+            return _Origin.FREE
+        if is_free and any(source >= 0 and flow.commutes[source] for flow, source in zip(flows, sources, strict=True)):
             return _Origin.FREE
         if min(sources) < 0:
             return _Origin.OUTSIDE
@@ -324,10 +325,11 @@ class _Pairs:
         values = []
         for (hashes, known), source in zip(self._after_of_log, sources, strict=True):
             if not known[source]:
-                return _Origin.FREE
+                return _Origin.FREE if is_free else _Origin.ORDERED_SUM
             values.append(hashes[source])
         if values[0] != values[1]:
-            return _Origin.HANDED_ON
+            is_starpus_sum = self.reference.position(self._writers(access)[0]) is None and not is_free
+            return _Origin.ORDERED_SUM if is_starpus_sum else _Origin.HANDED_ON
         return _Origin.APPLICATION if self._application_may_have_written(access) else _Origin.NOBODY
 
     def _input(self, schedule: str, access: int, origin: _Origin) -> Finding:

@@ -188,13 +188,8 @@ class Flow:
         return f"{name} ({shape} elements of {_bytes(int(record['element_bytes']))})"
 
     def element_name(self, handle: int, element: int) -> str:
-        """Return what findings call an element of a handle: its number, and its indices in a dense handle."""
-        sizes = self.log.handles[self.handle_of_log[handle]]["sizes"].astype(np.int64)
-        if int(np.prod(sizes)) <= element or int((sizes > 1).sum()) < 2:
-            return f"element {element}"
-        indices = np.unravel_index(element, sizes.tolist(), order="F")
-        used = [str(int(index)) for index, size in zip(indices, sizes, strict=True) if size > 1]
-        return f"element {element} ({', '.join(used)})"
+        """Return what findings call an element of a handle."""
+        return element_name(self.log.handles[self.handle_of_log[handle]], element)
 
     @cached_property
     def source(self) -> NDArray[np.int64]:
@@ -246,6 +241,27 @@ class Flow:
             if does:
                 last[of_handle] = access, of_task, earlier if its_task == of_task else latest
         return previous
+
+
+def element_name(handle: np.void, element: int) -> str:
+    """Return what findings call an element: its number, and its indices in a dense handle, by the handle's record."""
+    sizes = handle["sizes"].astype(np.int64)
+    if int(np.prod(sizes)) <= element or int((sizes > 1).sum()) < 2:
+        return f"element {element}"
+    indices = np.unravel_index(element, sizes.tolist(), order="F")
+    used = [str(int(index)) for index, size in zip(indices, sizes, strict=True) if size > 1]
+    return f"element {element} ({', '.join(used)})"
+
+
+def element_at(handle: np.void, address: int) -> int | None:
+    """Return the number of the element of a dense handle that lies at an address; None if none does."""
+    rest, element = address - int(handle["address"]), 0
+    for size, stride in zip(handle["sizes"][::-1].tolist(), handle["strides"][::-1].tolist(), strict=True):
+        index, rest = divmod(rest, stride) if size > 1 else (0, rest)
+        if not 0 <= index < size:
+            return None
+        element = element * size + index
+    return element
 
 
 def _bytes(number: int) -> str:

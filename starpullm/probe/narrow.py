@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import InvalidArgumentError
 from starpullm.probe.compare import compare
 from starpullm.probe.findings import Finding, Kind
 from starpullm.probe.flow import Flow
@@ -42,7 +41,7 @@ class Narrowing:
                     f"; it is enough for this that in the reference schedule {flow.name(pair[0])} waits for "
                     f"{flow.name(pair[1])} ({self._runs - before} more runs)"
                 )
-                again = waiting([pair[0]], pair[1]).words
+                again = waiting([pair[0]], pair[1]).name
                 return replace(finding, sentence=finding.sentence + text, suspects=(), again=again)
         return finding
 
@@ -72,14 +71,8 @@ class Narrowing:
         if self._runs == _MOST_RUNS:
             return False
         self._runs += 1
-        try:
-            run = self._run_again(waiting(held, int(until)), "")
-        except InvalidArgumentError:  # a run that recorded nothing, or couldn't
-            return False
-        flow = run.flows.get(finding.rank)
-        if flow is None or not run.is_complete:
-            return False
-        found = compare(self._reference, flow, "").findings
+        flow = self._run_again(waiting(held, int(until)), "", finding)
+        found = () if flow is None else compare(self._reference, flow, "").findings
         return any(one.kind in NARROWED and one.task == finding.task for one in found)
 
 

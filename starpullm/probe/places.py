@@ -14,7 +14,7 @@ from starpullm.checks.source_line import source_line
 from starpullm.errors import FormatError
 from starpullm.files.header import reading
 from starpullm.probe.findings import Finding
-from starpullm.probe.flow import Flow
+from starpullm.probe.flow import Flow, element_at, element_name
 
 _SYSTEM_LIBRARIES = (
     "libc.so",
@@ -109,8 +109,26 @@ def _places(finding: Finding, flow: Flow, stacks: Mapping[int, tuple[Frame, ...]
         yield f"submitted {submitted}"
     accesses = np.flatnonzero(flow.handle[flow.first[task] : flow.first[task + 1]] == handle)
     if len(accesses):
-        registered = _own_place(stacks, int(flow.log.handles["stack"][flow.handle_of_log[handle]]))
-        yield f"handle {handle} is its access {accesses[0]}" + (f", registered {registered}" if registered else "")
+        yield f"handle {handle} is its access {accesses[0]}{_registration(flow, handle, stacks)}"
+
+
+def _registration(flow: Flow, handle: int, stacks: Mapping[int, tuple[Frame, ...]]) -> str:
+    """Return where a handle was registered, or the one of which it is a part, and which; nothing if that isn't known.
+
+    StarPU doesn't tell a part's parent: it is the last registered handle before with this memory.
+    """
+    of_log = int(flow.handle_of_log[handle])
+    handles = flow.log.handles
+    part = handles[of_log]
+    if part["stack"]:
+        place = _own_place(stacks, int(part["stack"]))
+        return f", registered {place}" if place else ""
+    for whole in handles[:of_log][::-1]:
+        element = element_at(whole, int(part["address"])) if whole["stack"] and part["address"] else None
+        if element is not None:
+            place = _own_place(stacks, int(whole["stack"]))
+            return f", a part, from {element_name(whole, element)} on, of the one registered {place}" if place else ""
+    return ""
 
 
 def _own_place(stacks: Mapping[int, tuple[Frame, ...]], number: int) -> str:

@@ -22,15 +22,24 @@ def explain_poison(reference: Flow, poisoned: Flow, findings: Iterable[Finding])
     Poison that a task has left got back what was there before, so the runs differ only where a task has read poison. A
     program that has submitted other tasks, because its results were others, is judged by the tasks before.
     """
-    for found in _with_earlier_tasks(reference, poisoned, findings):
-        finding = found
+    only_write = set(poisoned.task[_only_writes(poisoned)].tolist())
+    for finding in _with_earlier_tasks(reference, poisoned, findings):
         if finding.codelet.startswith(_TRANSACTION):
             continue
-        if finding.kind is Kind.OUTPUT_DIFFERS:
-            accesses = np.arange(poisoned.first[finding.task], poisoned.first[finding.task + 1])
-            if _only_writes(poisoned)[accesses].any():
-                finding = _read(poisoned, finding, accesses)
-        yield finding
+        is_of_sum = finding.kind is Kind.INPUT_FROM_OUTSIDE
+        tasks = _contributors(poisoned, finding) if is_of_sum else [finding.task]
+        reader = next((task for task in tasks if task in only_write), None)
+        if reader is not None and finding.kind in (Kind.OUTPUT_DIFFERS, Kind.INPUT_FROM_OUTSIDE):
+            yield _read(poisoned, finding, np.arange(poisoned.first[reader], poisoned.first[reader + 1]))
+        elif not (is_of_sum and tasks):
+            yield finding
+
+
+def _contributors(flow: Flow, finding: Finding) -> list[int]:
+    """Return the tasks before that add to the handle of a finding, the last one first."""
+    is_sum = (flow.mode & (probe_log.MODE_REDUX | probe_log.MODE_COMMUTE)) != 0
+    tasks = flow.task[is_sum & (flow.handle == finding.handle) & (flow.task < finding.task)]
+    return [int(task) for task in tasks[::-1]]
 
 
 def _with_earlier_tasks(one: Flow, two: Flow, findings: Iterable[Finding]) -> list[Finding]:
@@ -109,17 +118,22 @@ def used_unwritten(
 
 
 def _writer(flow: Flow, task: int, poison_before: NDArray[np.bool_], writers: Container[int]) -> int | None:
-    """Return the access that left the poison which a task finds, also through tasks that have handed it on."""
+    """Return the access that left the poison which a task finds, also through tasks that have handed it on.
+
+    What such a task hands on in a handle comes from the same one, if that had poison before.
+    """
     position: int | None = task
+    handle = -1
     while position is not None:
         inputs = np.arange(flow.first[position], flow.first[position + 1])
         inputs = inputs[poison_before[inputs] & (flow.source[inputs] >= 0)]
         if len(inputs) == 0:
             return None
-        source = int(flow.source[inputs[0]])
-        (found,) = np.nonzero(flow.accesses == source)
-        if len(found) and int(found[0]) in writers:
-            return int(found[0])
+        found = int(inputs[np.argmax(flow.handle[inputs] == handle)])
+        source, handle = int(flow.source[found]), int(flow.handle[found])
+        (places,) = np.nonzero(flow.accesses == source)
+        if len(places) and int(places[0]) in writers:
+            return int(places[0])
         position = flow.position(int(flow.log.task_of_access[source]))
     return None
 

@@ -64,7 +64,7 @@ class RecordedRun:
 
     def _running(self, ranks: Mapping[int, Flow]) -> Iterator[str]:
         for rank, flow in ranks.items():
-            tasks = _running_tasks(flow)
+            tasks = running_tasks(flow)
             if len(tasks):
                 yield f"rank {rank} was running {_names(flow, tasks)}"
             elif int(flow.log.header["ended"]) == 0:
@@ -152,7 +152,8 @@ def record(
     return run
 
 
-def _running_tasks(flow: Flow) -> NDArray[np.int64]:
+def running_tasks(flow: Flow) -> NDArray[np.int64]:
+    """Return the tasks that had started and not ended."""
     return np.flatnonzero((flow.start_ns >= 0) & (flow.end_ns < 0) & flow.has_function)
 
 
@@ -161,15 +162,14 @@ def last_moments(flow: Flow) -> list[str]:
     ready = np.flatnonzero((flow.ready_ns >= 0) & (flow.start_ns < 0))
     lines = [
         f"{int((flow.end_ns >= 0).sum())} of {flow.num_submitted} submitted tasks had ended",
-        f"running: {_names(flow, _running_tasks(flow))}",
+        f"running: {_names(flow, running_tasks(flow))}",
         f"ready: {_names(flow, ready)}",
     ]
-    stack = flow.log.stack.splitlines()
-    if stack:
-        number = stack[0].removeprefix("task ")
-        position = flow.position(int(number)) if number.isdigit() else None
+    if flow.log.header["ended"] == probe_log.ENDED_BY_SIGNAL:
+        number = int(flow.log.header["signal_task"])
+        position = flow.position(number - 1) if number else None
         where = "not in a task" if position is None else f"in {flow.name(position)}"
-        lines += [f"the signal came {where}; the stack:", *(f"  {frame}" for frame in stack[1:])]
+        lines += [f"the signal came {where}; the stack:", *(f"  {frame}" for frame in flow.log.stack.splitlines())]
     return lines
 
 

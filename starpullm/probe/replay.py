@@ -22,7 +22,7 @@ _WAITING = re.compile(r"reference schedule, task (\d+) waits for task (\d+)")
 
 def schedule_of(words: str) -> Schedule:
     """Return the schedule that a probe calls so, where it says how to run it again."""
-    known = {one.words: one for one in schedules.STANDARD}
+    known = {one.name: one for one in schedules.STANDARD}
     if words in known:
         return known[words]
     if found := _WAITING.fullmatch(words):

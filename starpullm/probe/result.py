@@ -30,7 +30,6 @@ class ProbeResult(Result):
     starpu_version: str
     num_ranks: int
     num_tasks: int
-    num_handles: int
     num_compared_handles: int
     runs: int
     different: int

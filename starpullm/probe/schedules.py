@@ -10,11 +10,8 @@ from pathlib import Path
 
 from starpullm.binding.library import find_probe
 
-_SETTLE_US = 1000
 _SETTLE_MS = 1500
 """All waits for the program to submit more, together."""
-_KEPT_BYTES = 1 << 30
-"""Of contents that are recorded, in each process of a run."""
 
 KEEP_FROM_FREE = "free"
 """Contents of all tasks from the first one with an access whose order is free."""
@@ -36,7 +33,7 @@ def poison_of(access: int) -> bytes:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How one run chooses among ready tasks.
+    """How one run chooses among ready tasks; a user says its name to run it again.
 
     ``seed`` 0 takes them in the order of submission, any other number in an order that follows from it. At most
     ``max_workers`` tasks run at a time. Every fourth task is delayed, by up to ``delay_us`` microseconds. What a task
@@ -54,11 +51,6 @@ class Schedule:
     held: tuple[int, ...] = ()
     until: int = 0
     ordered: bool = False
-
-    @property
-    def words(self) -> str:
-        """What a user says to run it again."""
-        return f"{self.name}, {self.delay_us} us" if self.seed else self.name
 
     @property
     def folder(self) -> str:
@@ -86,7 +78,6 @@ class Schedule:
                 "STARPULLM_PROBE_SEED": str(self.seed),
                 "STARPULLM_PROBE_MAX_WORKERS": str(self.max_workers),
                 "STARPULLM_PROBE_DELAY_US": str(self.delay_us),
-                "STARPULLM_PROBE_SETTLE_US": str(_SETTLE_US),
                 "STARPULLM_PROBE_SETTLE_MS": str(_SETTLE_MS),
                 "STARPULLM_PROBE_ORDERED": str(int(self.ordered)),
                 "STARPULLM_PROBE_HELD": ",".join(map(str, self.held)),
@@ -96,7 +87,6 @@ class Schedule:
                 "STARPULLM_PROBE_WATCH": str(int(self.watched)),
                 "STARPULLM_PROBE_POISON": str(int(self.poison)),
                 "STARPULLM_PROBE_CONTENTS": keep,
-                "STARPULLM_PROBE_CONTENTS_BYTES": str(_KEPT_BYTES),
             }
         )
 
@@ -153,6 +143,6 @@ def perturbed(runs: int, seed: int, num_workers: int, delay_us: int) -> Sequence
     schedules = []
     for number in range(runs):
         workers = 1 if number % 3 == 2 else num_workers
-        name = f"seed {seed + number}, {workers} worker" + ("s" if workers > 1 else "")
+        name = f"seed {seed + number}, {workers} worker{'s' * (workers > 1)}, {delay_us} us"
         schedules.append(Schedule(name, seed + number, workers, delay_us))
     return schedules

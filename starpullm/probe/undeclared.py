@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+import numpy as np
 
 from starpullm.errors import FormatError
 from starpullm.files.header import reading
 from starpullm.probe.findings import Finding, Kind
 from starpullm.probe.flow import Flow
 from starpullm.probe.places import Frame, frames_of
+
+PROTECTION_SECONDS = 5e-6
+"""Of a call of mprotect for one row of a tile: 2 µs in the kernel on the machine of docs/probe.md, and a wait for other
+threads of the process, which take part in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,14 @@ def undeclared_accesses(schedule: str, flow: Flow) -> Iterator[Finding]:
             continue
         seen.add(key)
         yield _finding(schedule, flow, task, handle, access)
+
+
+def protections(flow: Flow) -> int:
+    """Return how often a run that is watched opens and closes pages of what tasks declare: rows apart by themselves."""
+    handles = flow.log.handles
+    sizes, gap = handles["sizes"], handles["strides"][:, 1] - handles["sizes"][:, 0] * handles["element_bytes"]
+    rows = np.where(gap.astype(np.int64) < mmap.PAGESIZE, 1, sizes[:, 1]) * sizes[:, 2] * sizes[:, 3]
+    return 2 * int(rows[flow.handle_of_log[flow.handle]].sum())
 
 
 def _read(path: Path) -> Iterator[_Access]:

@@ -60,7 +60,7 @@ class ProcessWatch:
         gone = []
         for path in self._folder.glob("probe-*"):
             with suppress(ValueError):
-                pid = int(path.name.removeprefix("probe-"))
+                pid = int(path.name.split("-")[1])
                 if pid in self._seen:
                     continue
                 self._seen.add(pid)

@@ -42,7 +42,7 @@ def test_a_pair_of_tasks_shares_what_they_do_not_declare(compiled: Compile) -> N
     assert shlex.quote(finding.again) in printed
     assert CliRunner().invoke(main, shlex.split(printed)[1:]).exit_code == 0
     again = schedule_of(finding.again)
-    assert (again.words, again.held, again.until) == (finding.again, (held,), until)
+    assert (again.name, again.held, again.until) == (finding.again, (held,), until)
 
 
 def test_the_task_that_overwrites_may_be_one_of_the_pair(scenarios: Path) -> None:

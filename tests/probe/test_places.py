@@ -17,7 +17,7 @@ def line_of(comment: str) -> int:
 def test_a_finding_says_where_its_task_and_its_handle_come_from(compiled: Compile, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     result = probe([str(compiled("places"))], runs=1, keep=logs)
-    (finding,) = result.findings
+    finding, of_part = result.findings
     assert (finding.kind, finding.task) == (Kind.READ_WRITTEN, 200), result.lines()
     assert "changed its contents" in finding.sentence
     assert "handle 1 at (4, 1) (64 elements of 8 bytes)" in finding.sentence
@@ -28,8 +28,10 @@ def test_a_finding_says_where_its_task_and_its_handle_come_from(compiled: Compil
     )
     assert finding.places == places
     assert f"  {places}" in list(result.details())
-    # Two of registrations, three of submissions.
+    part = f"a part, from element 128 on, of the one registered in submit_parts (places.c:{line_of('the whole')})"
+    assert f"; handle 3 is its access 1, {part}" in of_part.places
+    # Three of registrations, four of submissions.
     (stacks,) = (logs / "reference-schedule").glob("probe-*/stacks")
-    assert len(stacks.read_text("utf-8").splitlines()) == 5
+    assert len(stacks.read_text("utf-8").splitlines()) == 7
     others = [path for path in logs.glob("*/probe-*/stacks") if path != stacks]
     assert all(path.read_bytes() == b"" for path in others)

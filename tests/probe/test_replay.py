@@ -17,7 +17,7 @@ from starpullm.probe.schedules import STANDARD, WATCHED, Poison
 
 
 def test_the_words_of_schedules() -> None:
-    assert all(schedule_of(schedule.words) is schedule for schedule in STANDARD)
+    assert all(schedule_of(schedule.name) is schedule for schedule in STANDARD)
     again = schedule_of("seed 3, 1 worker, 420 us")
     assert (again.seed, again.max_workers, again.delay_us, again.poison) == (3, 1, 420, Poison.NONE)
     with pytest.raises(InvalidArgumentError, match="found 'seed 3', expected what a probe names"):
@@ -42,7 +42,7 @@ def test_the_command_that_a_probe_prints(scenarios: Path, tmp_path: Path) -> Non
 
 
 def test_the_programs_status_is_returned(scenarios: Path) -> None:
-    assert replay_program([str(scenarios), "fails"], WATCHED.words, workers=2) == 3
+    assert replay_program([str(scenarios), "fails"], WATCHED.name, workers=2) == 3
 
 
 def test_logs_are_kept(scenarios: Path, tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_logs_are_kept(scenarios: Path, tmp_path: Path) -> None:
     result = probe_program([str(scenarios), "right"], runs=1, workers=2, keep=logs)
     folders = sorted(path.parent.name for path in logs.glob("*/stdout"))
     assert len(folders) == result.runs + 1
-    assert "seed-1-2-workers" in folders
+    assert "seed-1-2-workers-5000-us" in folders
     (log,) = (logs / "reference-schedule").glob("probe-*")
     assert len(read_probe_log(log).tasks) >= result.num_tasks
     with pytest.raises(InvalidArgumentError, match="expected a new folder"):

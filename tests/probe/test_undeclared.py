@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from starpullm.checks.result import Outcome
-from starpullm.probe import ProbeResult
+from starpullm.probe import ProbeResult, check
 from starpullm.probe.findings import Kind
 from starpullm.probe.recorded import record
 from starpullm.probe.schedules import WATCHED
@@ -39,6 +39,17 @@ def test_tiles_of_a_matrix(compiled: Compile) -> None:
     result = probe(compiled, "tiles")
     assert result.outcome is Outcome.PASSED, result.lines()
     assert result.watched.bytes > 0.8 * result.watched.of_bytes
+
+
+def test_a_run_that_takes_longer_because_it_is_watched(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of the reference schedule alone would end it, here with smaller constants, so that it takes seconds."""
+    monkeypatch.setattr(check, "_LIMIT_FACTOR", 3)
+    monkeypatch.setattr(check, "_LEAST_TIME_LIMIT", 3)
+    result = conftest.probe([str(compiled("undeclared")), "tiles_of_pages"], runs=1, time_limit=None, poison=False)
+    assert result.outcome is Outcome.PASSED, result.lines()
+    assert result.seconds["reference schedule, watched"] > 3 * result.seconds["reference schedule"]
+    assert result.watched.tasks == result.watched.of_tasks == 300
+    assert result.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +116,8 @@ def test_nothing_is_claimed_of_what_was_not_watched(compiled: Compile) -> None:
 def test_a_crash_ends_the_watched_run(compiled: Compile, tmp_path: Path) -> None:
     run = record([str(compiled("undeclared")), "crashes"], WATCHED, tmp_path / "run", 2, 30)
     assert run.describe_ending() == "the program was ended by SIGSEGV"
-    assert run.flows[-1].log.stack.startswith("task 16\n")
+    assert run.flows[-1].log.header["signal_task"] == 16 + 1
+    assert "libstarpullm_probe" in run.flows[-1].log.stack
 
 
 def test_a_system_call_that_fails_is_no_verdict(compiled: Compile) -> None:

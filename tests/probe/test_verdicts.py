@@ -51,6 +51,14 @@ def test_no_false_alarm(verdicts: Path, name: str, runs: int, noted: str) -> Non
             "fill_half (task 6) declares to write handle 0 (64 elements of 8 bytes), and left 256 of its 512 bytes as "
             "they were; sum (task 8) uses that",
         ),
+        (
+            "leavings_are_handed_on",
+            1,
+            Kind.PARTLY_WRITTEN,
+            "fill_half",
+            "fill_half (task 7) declares to write handle 1 ",
+        ),
+        ("reduces_what_it_writes", 1, Kind.WRITTEN_READ, "add_sum", "add_sum (task 8) declares to write handle 2 "),
         ("what_the_application_wrote_is_left", 1, Kind.NOT_WRITTEN, "touch", ""),
         ("temporaries", 1, Kind.PARTLY_WRITTEN, "fill_half", ""),
         ("undeclared_beside_a_sum", 3, Kind.OUTPUT_DIFFERS, "read_neighbour", ""),

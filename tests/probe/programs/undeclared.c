@@ -10,6 +10,7 @@
 #include "blocks.h"
 
 static double all[512][512];
+static double rows[1024][1024] __attribute__((aligned(4096))); // each of two pages
 static double numbers[BLOCKS];
 static double *first; // of a handle with memory of StarPU's
 static char *own_page;
@@ -186,6 +187,19 @@ static void tiles(void)
     use_tiles(false);
 }
 
+// Each page of a tile is protected by itself.
+static void tiles_of_pages(void)
+{
+    starpu_data_handle_t tiles[2];
+    for (int i = 0; i < 2; i++)
+        starpu_matrix_data_register(&tiles[i], STARPU_MAIN_RAM, (uintptr_t)&rows[0][512 * i], 1024, 512, 1024,
+                                    sizeof(double));
+    for (int i = 0; i < 300; i++)
+        SUBMIT(&update_corner_codelet, STARPU_RW, tiles[i % 2], STARPU_R, tiles[1 - i % 2]);
+    for (int i = 0; i < 2; i++)
+        starpu_data_unregister(tiles[i]);
+}
+
 static void reads_tile(void)
 {
     use_tiles(true);
@@ -277,11 +291,10 @@ static void calls_the_system(void)
 }
 
 static const struct program programs[] = {
-    PROGRAM(right),         PROGRAM(acquires),      PROGRAM(acquires_in_callback),
-    PROGRAM(partitions),    PROGRAM(tiles),         PROGRAM(reads_tile),
-    PROGRAM(reads),         PROGRAM(writes),        PROGRAM(copies),
-    PROGRAM(writes_back),   PROGRAM(temporaries),   PROGRAM(crashes),
-    PROGRAM(small_handles), PROGRAM(has_a_handler), PROGRAM(calls_the_system),
+    PROGRAM(right),   PROGRAM(acquires),       PROGRAM(acquires_in_callback), PROGRAM(partitions),
+    PROGRAM(tiles),   PROGRAM(tiles_of_pages), PROGRAM(reads_tile),           PROGRAM(reads),
+    PROGRAM(writes),  PROGRAM(copies),         PROGRAM(writes_back),          PROGRAM(temporaries),
+    PROGRAM(crashes), PROGRAM(small_handles),  PROGRAM(has_a_handler),        PROGRAM(calls_the_system),
 };
 
 int main(int argc, char **argv)

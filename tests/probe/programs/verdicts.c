@@ -53,6 +53,37 @@ static void sum(void *buffers[], void *argument)
         elements(buffers, 0)[0] += elements(buffers, 1)[i];
 }
 
+static void add_first(void *buffers[], void *argument)
+{
+    (void)argument;
+    elements(buffers, 1)[0] += elements(buffers, 0)[0];
+}
+
+static void add_sum(void *buffers[], void *argument)
+{
+    (void)argument;
+    for (int i = 0; i < N; i++)
+        *(double *)STARPU_VARIABLE_GET_PTR(buffers[1]) += elements(buffers, 0)[i];
+}
+
+static void redux(void *buffers[], void *argument)
+{
+    (void)argument;
+    *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += *(double *)STARPU_VARIABLE_GET_PTR(buffers[1]);
+}
+
+static void set_zero(void *buffers[], void *argument)
+{
+    (void)argument;
+    *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) = 0;
+}
+
+static void read_total(void *buffers[], void *argument)
+{
+    (void)argument;
+    elements(buffers, 1)[0] = *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]);
+}
+
 static void touch(void *buffers[], void *argument)
 {
     (void)buffers;
@@ -92,6 +123,13 @@ CODELET(double_half);
 CODELET(copy);
 CODELET(sum);
 CODELET(touch);
+CODELET(add_first);
+CODELET(add_sum);
+CODELET(read_total);
+static struct starpu_codelet redux_codelet = {
+    .cpu_funcs = {redux}, .nbuffers = 2, .modes = {STARPU_RW | STARPU_COMMUTE, STARPU_R}, .name = "redux"};
+static struct starpu_codelet set_zero_codelet = {
+    .cpu_funcs = {set_zero}, .nbuffers = 1, .modes = {STARPU_W}, .name = "set_zero"};
 CODELET(read_neighbour);
 CODELET(set_records);
 static struct starpu_codelet named_function = {
@@ -141,6 +179,27 @@ static void leavings_are_used(void)
     SUBMIT(&fill_half_codelet, STARPU_W, handles[0], VALUE(number));
     SUBMIT(&double_half_codelet, STARPU_RW, handles[0]);
     SUBMIT(&sum_codelet, STARPU_RW, handles[1], STARPU_R, handles[0]);
+}
+
+// The task in between reads another handle with leavings, and hands on those of the one that it updates.
+static void leavings_are_handed_on(void)
+{
+    double number = 3;
+    start();
+    SUBMIT(&fill_half_codelet, STARPU_W, handles[0], VALUE(number));
+    SUBMIT(&fill_half_codelet, STARPU_W, handles[1], VALUE(number));
+    SUBMIT(&add_first_codelet, STARPU_R, handles[0], STARPU_RW, handles[1]);
+    SUBMIT(&sum_codelet, STARPU_RW, handles[2], STARPU_R, handles[1]);
+}
+
+// What one declares to write only is added to a sum whose order is free.
+static void reduces_what_it_writes(void)
+{
+    starpu_data_set_reduction_methods(total_handle, &redux_codelet, &set_zero_codelet);
+    start();
+    for (int b = 0; b < BLOCKS; b++)
+        SUBMIT(&add_sum_codelet, b == 2 ? STARPU_W : STARPU_R, handles[b], STARPU_REDUX, total_handle);
+    SUBMIT(&read_total_codelet, STARPU_R, total_handle, STARPU_RW, handles[0]);
 }
 
 // A copy of all, of which nobody uses the half that nobody wrote.
@@ -247,6 +306,8 @@ static const struct program programs[] = {
     PROGRAM(sum_that_the_application_reads),
     PROGRAM(updates_what_it_writes),
     PROGRAM(leavings_are_used),
+    PROGRAM(leavings_are_handed_on),
+    PROGRAM(reduces_what_it_writes),
     PROGRAM(leavings_are_copied),
     PROGRAM(nothing_written_nobody_reads),
     PROGRAM(what_the_application_wrote_is_left),
