@@ -157,11 +157,10 @@ static bool is_own(uint32_t flags)
 
 static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t hash)
 {
-    struct probe_contents record = {.hash = hash};
     struct layout layout;
     if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
         return;
-    record.bytes = layout_bytes(&layout);
+    struct probe_contents record = {.hash = hash, .bytes = layout_bytes(&layout)};
     pthread_mutex_lock(&lock);
     bool is_new = record_to != NULL && record.bytes > 0 && keep_reserve(&record);
     int file = is_new ? record_to->files[BYTES_FILE] : -1;
@@ -249,9 +248,8 @@ static void registered(starpu_data_handle_t handle)
 
 static uint32_t numbered(starpu_data_handle_t handle)
 {
-    struct known *known = make_known(handle);
     struct layout layout = {0};
-    if (known->number != 0)
+    if (make_known(handle)->number != 0)
         return number_of(handle);
     const uint32_t index = append_handle(handle, &layout);
     const int interface = starpu_data_get_interface_id(handle);
@@ -259,7 +257,7 @@ static uint32_t numbered(starpu_data_handle_t handle)
         undeclared_add(index, NULL);
     else if (settings.watch && layout.address != 0)
         undeclared_add(index, &layout);
-    known->number = index + 1;
+    known_of(handle)->number = index + 1;
     handles_watch(starpu_data_get_interface_ops(handle));
     return index;
 }
