@@ -66,7 +66,7 @@ def test_a_page_that_cannot_be_made_costs_no_result(tmp_path: Path) -> None:
         with command_report(tmp_path / "out", "starpullm parity") as report:
             report.document["recordings"].append({"tasks": {}})
             report.renew()
-            report.end(0)
+            report.status = 0
             shown.append("results")
 
     with pytest.raises(PageError, match=r"out/index.html: can't be made of report.json: KeyError: 'worker'$"):
