@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,14 @@ def plan_of_large(**options: Any) -> Plan:
     return make_plan(LARGE, reduction="tree", **{**sizes, **options})
 
 
+def foreign_values_of_another_layer(plan: Plan, operation: str) -> int:
+    """Return what is found if the last task of an operation with a layer is said to be of the next one."""
+    tasks = plan.trace.tasks.copy()
+    of_it = np.array(plan.trace.operations)[tasks["operation"]] == operation
+    tasks["layer"][np.flatnonzero(of_it & (tasks["layer"] >= 0))[-1]] += 1
+    return len(list(foreign_values(replace(plan.trace, tasks=tasks))))
+
+
 @pytest.mark.parametrize("sets", [0, 1])
 def test_recomputed_tasks_and_their_bytes(sets: int) -> None:
     """Of all blocks but the last; they are the tasks whose results the backward pass reads, and share all but these."""
@@ -123,6 +132,7 @@ def test_recomputed_tasks_and_their_bytes(sets: int) -> None:
         saved = none.bytes_of_ranks() - plan.bytes_of_ranks()
         assert saved.tolist() == [4 * (sets or 2) * layers * shared[recompute]]
         assert list(foreign_values(plan.trace)) == []
+        assert foreign_values_of_another_layer(plan, "attention_forward") > 0
 
 
 def test_bytes_of_reused_gradients() -> None:
@@ -131,6 +141,7 @@ def test_bytes_of_reused_gradients() -> None:
     saved = kept.bytes_of_ranks() - reused.bytes_of_ranks()
     assert saved.tolist() == [4 * (LARGE.num_layers - 2) * block]
     assert list(foreign_values(reused.trace)) == []
+    assert foreign_values_of_another_layer(reused, "adamw_update") > 0
 
 
 def sleeping_steps(directory: str, workers: int, layers: int) -> list[float]:
