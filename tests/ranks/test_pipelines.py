@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.processes.job import Completed
+from starpullm.processes.endings import Completed
 
 from . import training_programs as programs
 from .test_parity import run_cli
