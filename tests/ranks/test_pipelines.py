@@ -18,7 +18,7 @@ from .test_training import model, run, token_file
     ("ranks", "record", "sub_batches", "options", "compared"),
     [
         (2, "tiny", 2, ("--stages", 2), "570 tensors over 3 steps"),
-        (2, "tiny", 2, ("--stages", "2,0", "--schedule", "1f1b"), "336 tensors over 3 steps"),
+        (2, "tiny", 2, ("--stages", "2,0", "--schedule", "1f1b", "--partition", "2x1"), "336 tensors over 3 steps"),
         (2, "small", 4, ("--stages", "1,3", "--activation-sets", 1), "832 tensors over 4 steps"),
         (3, "odd", 3, ("--stages", 3, "--schedule", "1f1b", "--recompute", "block"), "640 tensors over 4 steps"),
         (
@@ -30,12 +30,11 @@ from .test_training import model, run, token_file
         ),
         (
             4,
-            "deep",
-            12,
-            ("--stages", "3,3,2,0", "--schedule", "1f1b", "--partition", "2x1"),
-            "2400 tensors over 6 steps",
+            "small",
+            4,
+            ("--stages", "2,1,1,0", "--schedule", "1f1b"),
+            "832 tensors over 4 steps",
         ),
-        (4, "deep", 4, ("--stages", 4), "4020 tensors over 6 steps"),
     ],
 )
 def test_parity(ranks: int, record: str, sub_batches: int, options: tuple[object, ...], compared: str) -> None:
@@ -85,7 +84,7 @@ def test_ranks_with_different_batches(tmp_path: Path) -> None:
         assert float(loss) > 0
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_schedule_of_the_users(tmp_path: Path, ranks: int) -> None:
     """Losses of steps and of an evaluation between them are the same with every schedule."""
     outcome = run(programs.own_schedule, model(tmp_path), ranks=ranks)

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "../../preload/allocations.h"
-#include "starpullm.h"
+#include "starpullm_checks.h"
 
 enum { MAX_T = 4, V = 7, L = 1, NH = 1, C = 4, VP = 8, B = 2, T = 4, STEPS = 2, TIME_LIMIT = 100 };
 enum { NUM_PARAMETERS = VP * C + MAX_T * C + L * (12 * C * C + 13 * C) + 2 * C };

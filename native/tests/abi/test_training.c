@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "starpullm.h"
+#include "starpullm_checks.h"
 
 enum { MAX_T = 16, V = 61, L = 2, NH = 2, C = 16, VP = 64, B = 4, T = 8, STEPS = 3 };
 
