@@ -6,6 +6,7 @@ The commands of performance.md are run, `--validate` with the smallest model.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from dataclasses import replace
@@ -172,16 +173,16 @@ def sleeping_steps(directory: str, workers: int, layers: int) -> list[float]:
 def test_more_workers_than_cores(tmp_path: Path, workers: int, layers: int) -> None:
     """Real StarPU, whose tasks sleep, which needs no core: the step takes as long as the model says, within 10 %.
 
-    Noise makes a step longer: one of three attempts has to be without much of it.
+    Noise makes a step longer: in one of three attempts each reduction has to be without much of it.
     """
     topology = {"HWLOC_SYNTHETIC": f"numa:1 core:{workers} pu:1"}
-    worst = []
+    least = [math.inf, math.inf]
     for _ in range(3):
         errors = run_function(sleeping_steps, tmp_path, workers, layers, environment=topology)
-        worst.append(max(map(abs, errors)))
-        if worst[-1] <= 0.1:
+        least = [min(abs(error), before) for error, before in zip(errors, least, strict=True)]
+        if max(least) <= 0.1:
             return
-    raise AssertionError(f"expected errors within 0.1, found at best {min(worst)}")
+    raise AssertionError(f"expected errors within 0.1, found at best {least}")
 
 
 def test_what_holds_a_step() -> None:

@@ -34,7 +34,7 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
             "reduction *all *2 passed *",
             "interface *all *1 passed *",
             "interface *1x1 lws 2 ranks *1 passed *",
-            "isolation: 8 processes served * checks",
+            "isolation: 10 processes served * checks",
             "report: *out/index.html",
         ]
     )
