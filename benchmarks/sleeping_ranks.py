@@ -12,7 +12,6 @@ import argparse
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,26 +20,26 @@ from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.model import ModelConfig
 from starpullm.instruments import Instruments
 from starpullm.predict.graph import work_of
-from starpullm.predict.plan import make_plan
-from starpullm.predict.schedule import run
+from starpullm.predict.prediction import plan_of, schedule_of
+from starpullm.predict.schedule import FREE
 from starpullm.processes.ranks import world
+from starpullm.speed.workload import Workload
 from starpullm.trace import Trace
 from starpullm.traces.merge import is_kernel
 
 CONFIG = ModelConfig(max_seq_len=4, vocab_size=61, num_layers=2, num_heads=2, channels=16, padded_vocab_size=64)
 
 
-def measure(runtime: Runtime, checkpoint: Path, reduction: str, workers: int, delay: int) -> Trace:
+def measure(runtime: Runtime, checkpoint: Path, workload: Workload, delay: int) -> Trace:
     """Return one step's trace, with the times of all ranks, which are on one machine and so have one clock."""
     assert runtime.comm
-    options: dict[str, Any] = {"batch_size": workers, "seq_len": 4, "sub_batches": workers, "reduction": reduction}
     instruments = Instruments(max_delay_us=delay, delay_seed=3)
-    with Trainer(runtime, checkpoint, **options, trace=True, instruments=instruments) as trainer:
+    with Trainer(runtime, checkpoint, **workload.of_each_rank, trace=True, instruments=instruments) as trainer:
         for step in range(3):
             trainer.wait()
             runtime.comm.barrier()
             trainer.clear_trace()
-            trainer.step(*generate_tokens(runtime.rank, step, workers, 4, CONFIG.vocab_size))
+            trainer.step(*generate_tokens(runtime.rank, step, trainer.batch_size, trainer.seq_len, CONFIG.vocab_size))
         trace = trainer.trace()
     own = (trace.tasks["worker"] >= 0) & is_kernel(trace)
     tasks = trace.tasks.copy()
@@ -62,26 +61,32 @@ def main() -> None:
         checkpoint = Path(folder, "model.bin")
         generate_checkpoint(checkpoint, CONFIG, 1)
         for reduction in ("ordered", "tree") * args.rounds:
-            trace = measure(runtime, checkpoint, reduction, args.workers, args.delay)
+            workload = Workload(
+                model="sleeping",
+                batch_size=args.workers * comm.Get_size(),
+                seq_len=CONFIG.max_seq_len,
+                partition=f"{args.workers}x1",
+                scheduler=args.scheduler,
+                sub_batches=args.workers,
+                reduction=reduction,
+                ranks=comm.Get_size(),
+            )
+            trace = measure(runtime, checkpoint, workload, args.delay)
             if runtime.rank == 0:
-                print(line(trace, comm.Get_size(), reduction, args.workers, args.scheduler), flush=True)
+                print(line(trace, workload, args.workers), flush=True)
 
 
-def line(trace: Trace, ranks: int, reduction: str, workers: int, scheduler: str) -> str:
+def line(trace: Trace, workload: Workload, workers: int) -> str:
     """Compare the step with the schedule that the model makes of the same durations."""
-    plan = make_plan(
-        CONFIG, batch_size=workers, seq_len=4, sub_batches=workers, ranks=ranks, reduction=reduction, workers=workers
-    )
-    work, tasks, kernels = work_of(plan.trace, plan.owners, ranks), trace.tasks, is_kernel(trace)
-    is_task = work.source < 0
-    durations = np.where(is_task, (tasks["end_ns"] - tasks["start_ns"])[work.task], 0)
-    priorities = np.where(is_task, tasks["priority"][work.task], 0).astype(np.int64)
-    model = run(work, durations, priorities, workers=workers, scheduler=scheduler).makespan
+    plan, tasks, kernels = plan_of(CONFIG, workload), trace.tasks, is_kernel(trace)
+    slept = np.where(kernels, tasks["end_ns"] - tasks["start_ns"], 0)
+    work = work_of(plan.trace, plan.owners, plan.ranks)
+    schedule, _ = schedule_of(plan, work, slept.astype(float), 0, workload, FREE)
+    model, busiest = schedule.makespan, np.bincount(tasks["rank"], slept).max() / workers
     measured = int(tasks["end_ns"][kernels].max() - tasks["start_ns"][kernels].min())
-    slept = np.bincount(tasks["rank"][kernels], (tasks["end_ns"] - tasks["start_ns"])[kernels]).max() / workers
     return (
-        f"{reduction}, {ranks} ranks of {workers}, {scheduler}: measured {measured * 1e-9:.3f} s, model "
-        f"{model * 1e-9:.3f} s ({model / measured - 1:+.1%}); busy {slept / measured:.3f} and {slept / model:.3f}"
+        f"{workload}, {workload.scheduler}: measured {measured * 1e-9:.3f} s, model {model * 1e-9:.3f} s "
+        f"({model / measured - 1:+.1%}); busy {busiest / measured:.3f} and {busiest / model:.3f}"
     )
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from starpullm.errors import InvalidArgumentError
+from starpullm import tensors
 from starpullm.files.model import ModelConfig
 from starpullm.options import RECOMPUTATIONS, REDUCTIONS, WEIGHT_GRADIENTS
 from starpullm.predict.plan import Plan, make_plan
 
-GROUPS = ("params", "grads", "m", "v", "activations", "activation_grads", "others")
+GROUPS = (*tensors.GROUPS, "others")
 """Those of ``Trainer.tensor``, and tokens, losses and the like."""
 
 
@@ -39,25 +38,18 @@ def needs(config: ModelConfig, *, batch_size: int, seq_len: int, ranks: int = 1)
     InvalidArgumentError
         If a number isn't possible.
     """
-    for number, options in enumerate(_ways(batch_size)):
-        settings = {"sub_batches": 1, **options}
-        try:
-            plan = make_plan(
-                config, batch_size=batch_size, seq_len=seq_len, ranks=ranks, reduction=REDUCTIONS[0], **settings
-            )
-        except InvalidArgumentError:
-            if number == 0:
-                raise
-            continue  # buffers can't be reused on several ranks
-        yield Need(options, _groups(plan))
+    for options in _ways(batch_size, ranks):
+        settings = {"batch_size": batch_size, "seq_len": seq_len, "sub_batches": 1, **options}
+        yield Need(options, _groups(make_plan(config, ranks=ranks, reduction=REDUCTIONS[0], **settings)))
 
 
-def _ways(batch_size: int) -> Iterator[dict[str, Any]]:
+def _ways(batch_size: int, ranks: int) -> Iterator[dict[str, Any]]:
     reused = {"weight_gradients": WEIGHT_GRADIENTS[1]}
     yield {}
     yield from ({"recompute": value} for value in RECOMPUTATIONS[1:])
-    yield reused
-    yield {"recompute": RECOMPUTATIONS[-1], **reused}
+    if ranks == 1:  # several ranks can't reuse them
+        yield reused
+        yield {"recompute": RECOMPUTATIONS[-1], **reused}
     if batch_size > 1:
         yield {"sub_batches": batch_size, "activation_sets": 1}
         yield {"sub_batches": batch_size, "activation_sets": 1, "recompute": RECOMPUTATIONS[-1]}
@@ -65,9 +57,8 @@ def _ways(batch_size: int) -> Iterator[dict[str, Any]]:
 
 def _groups(plan: Plan) -> dict[str, int]:
     fullest = int(plan.bytes_of_ranks().argmax())
-    groups = Counter(dict.fromkeys(GROUPS, 0))
-    for handle, owner in zip(plan.trace.handles, plan.owners.tolist(), strict=True):
+    groups = dict.fromkeys(GROUPS, 0)
+    for handle, here in zip(plan.trace.handles, plan.has_buffer(fullest).tolist(), strict=True):
         group = handle.name.partition("/")[0]
-        if owner == fullest or group == "params":
-            groups[group if group in GROUPS else "others"] += handle.bytes
-    return dict(groups)
+        groups[group if group in GROUPS else "others"] += here * handle.bytes
+    return groups

@@ -32,19 +32,21 @@ class Plan:
     ranks: int
     stages: int = 1
 
-    def bytes_of_ranks(self) -> NDArray[np.int64]:
-        """Return the bytes of each rank's buffers: what it owns, and copies of parameters.
+    def has_buffer(self, rank: int) -> NDArray[np.bool_]:
+        """Return of each handle whether a rank has a buffer for it: it owns it, or has a copy of a parameter.
 
-        Those are all, or with stages wte on the last rank.
+        Those are copies of all parameters, or with stages of wte on the last rank.
         """
+        copied = "params/" if self.stages == 1 else "params/wte" if rank == self.ranks - 1 else None
+        names = [handle.name for handle in self.trace.handles]
+        is_copied = np.array([copied is not None and name.startswith(copied) for name in names], bool)
+        is_owned: NDArray[np.bool_] = self.owners == rank
+        return is_copied | is_owned
+
+    def bytes_of_ranks(self) -> NDArray[np.int64]:
+        """Return the bytes of each rank's buffers."""
         sizes = np.array([handle.bytes for handle in self.trace.handles], np.int64)
-        copied = "params/wte" if self.stages > 1 else "params/"
-        is_copied = np.array([handle.name.startswith(copied) for handle in self.trace.handles], bool)
-        owned = np.zeros(self.ranks, np.int64)
-        np.add.at(owned, self.owners, sizes)
-        for rank in range(self.ranks) if self.stages == 1 else [self.ranks - 1]:
-            owned[rank] += sizes[is_copied & (self.owners != rank)].sum()
-        return owned
+        return np.array([sizes[self.has_buffer(rank)].sum() for rank in range(self.ranks)], np.int64)
 
 
 def make_plan(
