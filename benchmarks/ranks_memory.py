@@ -1,8 +1,10 @@
-"""Resident memory of each rank in a training of the record `small`, and the processes and files that its job leaves.
+"""Resident memory that a trainer takes on each rank, and the processes and files that its job leaves.
 
-    python benchmarks/ranks_memory.py [--ranks 4] [--steps 100]
+    python benchmarks/ranks_memory.py [--ranks 4] [--steps 100] [--reduction ordered]
 
-Prints a line per rank with the resident MiB and open files after 10 steps, half of the steps and all.
+The model has 12 layers and 41,696 parameters, so what grows with the number of ranks shows; each rank has four
+sub-batches of one sequence. Prints a line per rank with the MiB that the trainer added to the process, and the open
+files, after 10 steps, half of the steps and all.
 """
 
 from __future__ import annotations
@@ -16,38 +18,42 @@ from pathlib import Path
 
 from starpullm import Runtime, Trainer
 from starpullm.data.generator import generate_checkpoint, generate_tokens
-from starpullm.golden.records import shipped_record
+from starpullm.files.model import ModelConfig
+from starpullm.options import REDUCTIONS
 from starpullm.processes import ranks
 from starpullm.processes.endings import Job
 from starpullm.processes.job import run_job
 from starpullm.processes.progress import report_phase
 
-SMALL = shipped_record("small")
+MODEL = ModelConfig(max_seq_len=16, vocab_size=61, num_layers=12, num_heads=2, channels=16, padded_vocab_size=64)
+SUB_BATCHES = 4
+SEQ_LEN = 8
 SHARED_MEMORY = Path("/dev/shm")
 
 
-def rank(checkpoint: Path, steps: int) -> None:
-    """Train as one rank of the job, and print this rank's memory and open files."""
+def resident() -> float:
+    """Return the resident MiB of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def rank(checkpoint: Path, steps: int, reduction: str) -> None:
+    """Train as one rank of the job, and print what the trainer took of this rank's memory, and its open files."""
     comm = ranks.world()
-    with ranks.guarded(comm):
-        own = SMALL.batch_size // comm.Get_size()
-        with (
-            Runtime(comm=comm) as runtime,
-            Trainer(runtime, checkpoint, batch_size=own, seq_len=SMALL.seq_len) as trainer,
-            ranks.guarded(comm),
-        ):
+    shape = {"batch_size": SUB_BATCHES, "seq_len": SEQ_LEN, "sub_batches": SUB_BATCHES}
+    with ranks.guarded(comm), Runtime(comm=comm) as runtime:
+        before = resident()
+        with Trainer(runtime, checkpoint, **shape, reduction=reduction) as trainer, ranks.guarded(comm):
             for step in range(1, steps + 1):
-                batch = generate_tokens(comm.Get_rank() + 1, step, own, SMALL.seq_len, SMALL.model.vocab_size)
-                loss = trainer.submit(*batch)
+                loss = trainer.submit(
+                    *generate_tokens(comm.Get_rank() + 1, step, SUB_BATCHES, SEQ_LEN, MODEL.vocab_size)
+                )
                 if step in (10, steps // 2, steps):
                     float(loss)
                     trainer.wait()
                     gc.collect()
                     report_phase("measuring", step)
-                    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-                    print(
-                        f"step {step}: {resident / 2**20:.2f} MiB, {len(list(Path('/proc/self/fd').iterdir()))} files"
-                    )
+                    files = len(list(Path("/proc/self/fd").iterdir()))
+                    print(f"step {step}: {resident() - before:.2f} MiB, {files} files")
 
 
 def main() -> None:
@@ -55,17 +61,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--reduction", choices=REDUCTIONS, default="ordered")
     parser.add_argument("--time-limit", type=float, default=600)
     parser.add_argument("--rank-of", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_of:
-        rank(options.rank_of, options.steps)
+        rank(options.rank_of, options.steps, options.reduction)
         return
     before = set(SHARED_MEMORY.iterdir())
     with tempfile.TemporaryDirectory() as directory:
-        checkpoint = Path(directory, "small.bin")
-        generate_checkpoint(checkpoint, SMALL.model, SMALL.seed)
-        command = [sys.executable, __file__, "--rank-of", str(checkpoint), "--steps", str(options.steps)]
+        checkpoint = Path(directory, "model.bin")
+        generate_checkpoint(checkpoint, MODEL, 1)
+        own = ["--steps", str(options.steps), "--reduction", options.reduction]
+        command = [sys.executable, __file__, "--rank-of", str(checkpoint), *own]
         outcome = run_job(Job(command, options.time_limit, options.ranks)).completed()
     for report in outcome.reports.values():
         print(f"rank {report.rank}: {'; '.join(report.stdout.splitlines())}")

@@ -14,19 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import limited_files
 from starpullm.checks.statements import Statements
 from starpullm.data.generator import generate_checkpoint, generate_parameters, generate_tokens
-from starpullm.errors import FileError, FormatError, InvalidArgumentError, StarpullmError, StateError, TokenRangeError
+from starpullm.errors import FileError, InvalidArgumentError, StarpullmError, StateError, TokenRangeError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import ModelConfig
 from starpullm.instruments import Instruments
 from starpullm.resume import training_state
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
-from starpullm.scenario.plain import Ids, PlainModel, Settings, State, new_state
+from starpullm.scenario.plain import Ids, PlainModel, Settings, new_state
+from starpullm.scenario.saved import SavedStates, complete_steps
 from starpullm.scenario.twin import Twin
 from starpullm.trainer import Trainer
 
@@ -62,7 +64,7 @@ class Scene:
         self.config, self.said = ModelConfig(**sizes), Statements()
         self._seed, self._comm, self._batches = seed, comm, 0
         self._twins: dict[str, Twin] = {}
-        self._states: dict[str, State] = {}
+        self._folders: dict[str, SavedStates] = {}
         with ExitStack() as exits:
             first = comm is None or comm.Get_rank() == 0
             folder = exits.enter_context(tempfile.TemporaryDirectory(dir=directory)) if first else ""
@@ -91,14 +93,14 @@ class Scene:
     def open(self, who: str, *, start: str = "", **options: Any) -> None:
         """Open a trainer with the last "state" or "checkpoint", or else with the generated model.
 
-        A state is one of a trainer that has been closed. Options are those of `Trainer`, and the fields of
-        `Instruments`.
+        A state is one of a trainer that has been closed, and the new one goes on to save into its folder. Options are
+        those of `Trainer`, and the fields of `Instruments`.
         """
         _require(who not in self._twins)
-        closed = [folder for folder in self._states if all(twin.folder != folder for twin in self)]
+        closed = [folder for folder in self._folders if all(folder not in twin.folders for twin in self)]
         folder = closed[-1] if closed and start == "state" else ""
         name = "saved" if start == "checkpoint" and "saved" in self._models else "generated"
-        state = self._states[folder] if folder else self._models[name]
+        state = self._folders[folder].newest if folder else self._models[name]
         instruments = {name: value for name, value in options.items() if name in Instruments.__annotations__}
         self._require_instruments(instruments, options.get("reduction", ""))
         _require(options.get("weight_gradients") != "reused" or self._comm is None)
@@ -112,7 +114,7 @@ class Scene:
         )
         settings = Settings(**{name: options[name] for name in Settings._fields if name in options})
         model = PlainModel(self.config, state, self.runtime.ranks * trainer.batch_size, trainer.seq_len, settings)
-        self._twins[who] = Twin(trainer, model, options, self.said)
+        self._twins[who] = Twin(trainer, model, options, self.said, [folder] if folder else [])
         self.said.equal("sizes", self.config, trainer.config)
         self.compare(who)
 
@@ -163,32 +165,36 @@ class Scene:
         twin.take(RuntimeGraph().judge(twin.trainer.trace(), edges))
         self.compare(who)
 
-    def save_state(self, who: str, *, keep: int = 2) -> None:
-        """Save the state in a folder of the trainer's own, and go on at once."""
+    def save_state(self, who: str, *, keep: int = 2, folder: int = 0) -> None:
+        """Save the state in one of the trainer's folders, or a new one, and go on at once."""
         twin = self._settled(who)
         _require(not twin.audited)
-        twin.folder = twin.folder or f"states-{len(self._states)}"
-        path = self.folder / twin.folder
-        twin.trainer.save_state(path, batches=self._batches, seed=-1, data_id=2**64 - 1, keep=keep)
-        self._states[twin.folder] = twin.model.state
-        twin.saved = [*twin.saved[-1:], self._states[twin.folder]]
+        if folder >= len(twin.folders):
+            twin.folders.append(f"states-{len(self._folders)}")
+            self._folders[twin.folders[-1]] = SavedStates()
+        name = twin.folders[min(folder, len(twin.folders) - 1)]
+        states = self._folders[name]
+        _require(twin.has_stepped or not states.kept)  # the state that it was resumed from is another run's
+        twin.trainer.save_state(self.folder / name, batches=self._batches, seed=-1, data_id=2**64 - 1, keep=keep)
+        states.save(twin.model.state, keep)
+        twin.saving = name
 
     def interrupt(self, who: str) -> None:
-        """Copy the saved states as a kill at this moment would leave them, to be resumed from.
+        """Copy the states being saved as a kill at this moment would leave them, to be resumed from.
 
         The process stands still meanwhile, so the copy may have half of a state. The state before is complete.
         """
         twin = self._twin(who)
-        _require(bool(twin.saved) and self._comm is None)
+        _require(bool(twin.saving) and self._comm is None)
         left = Path(tempfile.mkdtemp(dir=self.folder, prefix="left-"))
-        _copy_at_one_moment(self.folder / twin.folder, left)
-        found, saved = None, {state.updates: state for state in twin.saved}
-        try:
-            found = training_state(left).step
-            self._states[left.name] = saved[found]
-        except (FormatError, KeyError):
-            first_save_is_under_way = found is None and len(twin.saved) == 1
-            self.said.equal("the state that a kill leaves", True, first_save_is_under_way)
+        _copy_at_one_moment(self.folder / twin.saving, left)
+        states = self._folders[twin.saving]
+        complete = complete_steps(left)
+        if complete:
+            self.said.equal("a kill leaves one of the last two states", True, complete[-1] in states.last_two)
+            self._folders[left.name] = states.after_a_kill(complete)
+        else:
+            self.said.equal("states that a kill can lose", 1, len(states.last_two))
         self._judge()
 
     def save_checkpoint(self, who: str) -> None:
@@ -220,9 +226,11 @@ class Scene:
         self.compare(who)
         twin = self._twins.pop(who)
         twin.trainer.close()
-        if twin.folder:
-            newest = training_state(self.folder / twin.folder)
-            expected = (self._states[twin.folder].updates, self.config, -1, 2**64 - 1, self.runtime.ranks)
+        for name in twin.folders:
+            states = self._folders[name]
+            self.said.equal(f"states in {name}", states.kept, complete_steps(self.folder / name))
+            newest = training_state(self.folder / name)
+            expected = (states.newest.updates, self.config, -1, 2**64 - 1, self.runtime.ranks)
             found = (newest.step, newest.config, newest.seed, newest.data_id, newest.ranks)
             self.said.equal("newest state", expected, found)
         self._judge()
@@ -263,7 +271,7 @@ class Scene:
             self.compare(who)
         return twin
 
-    def _batch(self, twin: Twin) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
+    def _batch(self, twin: Twin) -> tuple[tuple[Ids, Ids], tuple[ArrayLike, ArrayLike]]:
         """Return the next inputs and targets of all ranks, and those of this one."""
         self._batches += 1
         model = twin.model
@@ -271,7 +279,17 @@ class Scene:
         inputs, targets = generate_tokens(self._seed, self._batches, *sizes)
         size = twin.trainer.batch_size
         own = slice(self.runtime.rank * size, (self.runtime.rank + 1) * size)
-        return (inputs, targets), (inputs[own], targets[own])
+        return (inputs, targets), (self._as_a_caller_has(inputs[own]), self._as_a_caller_has(targets[own]))
+
+    def _as_a_caller_has(self, tokens: Ids) -> NDArray[np.integer[Any]]:
+        """Return equal tokens in one of three forms."""
+        match self._batches % 3:
+            case 0:
+                return np.asfortranarray(tokens)
+            case 1:
+                return tokens.astype(np.int64)
+            case _:
+                return tokens
 
     def _judge(self) -> None:
         """Raise `Difference` on all ranks, if one has found something wrong."""

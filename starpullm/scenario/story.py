@@ -160,7 +160,7 @@ CALLS: Mapping[str, tuple[int, Draw]] = {
     "probabilities": (1, lambda random, sizes: {"sequence": random.randrange(8), "position": random.randrange(32)}),
     "read": (4, _tensor),
     "graph": (1, lambda random, sizes: {}),
-    "save_state": (4, lambda random, sizes: {"keep": random.randint(1, 3)}),
+    "save_state": (4, lambda random, sizes: {"keep": random.randint(1, 3), "folder": random.choice((0, 0, 0, 1))}),
     "interrupt": (1, lambda random, sizes: {}),
     "save_checkpoint": (2, lambda random, sizes: {}),
     "refuse": (3, lambda random, sizes: {"what": random.choice(list(REFUSALS))}),
@@ -261,7 +261,7 @@ def _smaller(scene: Arguments) -> Iterator[Arguments]:
 
 def _simpler(arguments: Arguments) -> Iterator[Arguments]:
     """Yield a call's arguments without one that may be left out, or with a smaller size."""
-    for name in ("rate", "keep", "sub_batches", *OPTIONS):
+    for name in ("rate", "keep", "folder", "sub_batches", *OPTIONS):
         if name in arguments:
             yield {key: value for key, value in arguments.items() if key != name}
     for name in ("batch_size", "seq_len"):

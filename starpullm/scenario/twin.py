@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from starpullm.checks.accesses import Accesses, Poison
 from starpullm.checks.dependencies.observed_order import observe
@@ -17,7 +18,7 @@ from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
 from starpullm.golden.records import layer_name
 from starpullm.loss import Loss
-from starpullm.scenario.plain import Ids, PlainModel, State
+from starpullm.scenario.plain import Ids, PlainModel
 from starpullm.trainer import Trainer
 
 _SHARED = {
@@ -36,12 +37,17 @@ class Twin:
     the parameters still have fixed bits, and the moments, which haven't, are taken over.
     """
 
-    def __init__(self, trainer: Trainer, model: PlainModel, options: Mapping[str, Any], said: Statements) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        model: PlainModel,
+        options: Mapping[str, Any],
+        said: Statements,
+        folders: list[str],
+    ) -> None:
         self.trainer, self.model, self.said = trainer, model, said
-        self.folder = ""
-        """Where it saves its states."""
-        self.saved: list[State] = []
-        """The last two that it has saved there; the first of two is complete."""
+        self.folders, self.saving = folders, ""
+        """Where it saves its states, the one that it was resumed from first; and where it saves now."""
         self.poisoned, self.audited = bool(options.get("poison")), bool(options.get("audit"))
         self.traced = self.poisoned or self.audited or bool(options.get("trace") or options.get("max_delay_us"))
         self._keeps_activations = bool(options.get("keep_activations"))
@@ -51,15 +57,15 @@ class Twin:
         self._losses: list[tuple[Loss, np.float32]] = []
         self._last = ""
         """What was submitted last: a step, an evaluation or a forward pass."""
-        self._has_stepped = False
+        self.has_stepped = False
         self._inputs: Ids | None = None
         self._rates: list[float | None] = []
         """Inputs of the last step, and rates of all, whose gradients haven't been compared: with ``redux`` alone."""
 
-    def step(self, whole: tuple[Ids, Ids], own: tuple[Ids, Ids], rate: float | None) -> None:
+    def step(self, whole: tuple[Ids, Ids], own: tuple[ArrayLike, ArrayLike], rate: float | None) -> None:
         """Submit a step: the model does the ranks' whole batch, the trainer this rank's own part of it."""
         self._losses.append((self.trainer.submit(*own, learning_rate=rate), self.model.evaluate(*whole)))
-        self._last, self._has_stepped = "step", True
+        self._last, self.has_stepped = "step", True
         parts = self.model.batch_size // self.trainer.batch_size * self.trainer.sub_batches
         self.model.backward(*whole, parts if self.trainer.reduction == "tree" else 1)
         if self.trainer.reduction == "redux":
@@ -73,7 +79,7 @@ class Twin:
         """Whether the model lacks gradients that the trainer has."""
         return bool(self._rates)
 
-    def evaluate(self, whole: tuple[Ids, Ids], own: tuple[Ids, Ids]) -> None:
+    def evaluate(self, whole: tuple[Ids, Ids], own: tuple[ArrayLike, ArrayLike]) -> None:
         """Evaluate a batch, and compare the loss."""
         found = self.trainer.evaluate(*own)
         self.said.same_bits("loss of the evaluation", np.array(self.model.evaluate(*whole)), np.array(found))
@@ -116,7 +122,7 @@ class Twin:
                 else:
                     kept = (self._keeps_activations or not layered) and not self.shares_sets
                 stale = self.poisoned and self._last != "step"
-                readable = self._has_stepped and kept and not stale
+                readable = self.has_stepped and kept and not stale
             case _:
                 readable = True
         if readable:
