@@ -176,7 +176,7 @@ def _fail(operation: Operation, expected: object, caller: int, number: int) -> t
     return fault or left_allocations(operation.stays), number > 0 and missing == 0
 
 
-def left_allocations(stays: int) -> str:
+def left_allocations(stays: int = 0) -> str:
     """Return where the library has made allocations that are left when workers have had time to free theirs."""
     own, deadline = str(find_library()), time.monotonic() + memory.FREEING_SECONDS
     while True:
