@@ -88,28 +88,9 @@ void test_arguments(void)
     REFUSED(training_state_make_folder("missing/root"), STARPULLM_FILE_ERROR, "missing/root: make the folder",
             "No such file");
     const struct state_root closed = {"root", -1};
-    const struct {
-        size_t offset;
-        int64_t value;
-        size_t width;
-        const char *parts[2];
-    } refusals[] = {
-        {offsetof(struct training_state_meta, step), -1, 8, {"step is -1", "expected at least 0"}},
-        {offsetof(struct training_state_meta, batches), -1, 8, {"number of batches is -1", "expected at least 0"}},
-        {offsetof(struct training_state_meta, batch_size), 0, 8, {"batch size is 0", "expected at least 1"}},
-        {offsetof(struct training_state_meta, seq_len), 0, 8, {"sequence length is 0", "expected at least 1"}},
-        {offsetof(struct training_state_meta, num_ranks), 0, 4, {"number of ranks is 0", "expected at least 1"}},
-        {offsetof(struct training_state_meta, num_tensors), -1, 4, {"number of tensors is -1", "at least 0"}},
-        {offsetof(struct training_state_meta, rank), -1, 4, {"rank is -1", "expected at least 0"}},
-        {offsetof(struct training_state_meta, rank), 1, 4, {"rank is 1", "less than the number of ranks (1)"}},
-        {offsetof(struct training_state_meta, config.channels), 15, 4, {"channels is 15", "multiple of num_heads"}},
-    };
-    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
-        struct training_state_meta meta = good;
-        memcpy((char *)&meta + refusals[i].offset, &refusals[i].value, refusals[i].width);
-        REFUSED(training_state_writer_open(&closed, &meta, tensors, &writer), STARPULLM_INVALID_ARGUMENT,
-                "root: ", refusals[i].parts[0], refusals[i].parts[1]);
-    }
+    good.rank = 1; /* each number is checked as a reader checks it: tests/native/limits/states.py */
+    REFUSED(training_state_writer_open(&closed, &good, tensors, &writer), STARPULLM_INVALID_ARGUMENT, "root: rank is 1",
+            "less than the number of ranks (1)");
     /* A checkpoint of it fits into 64 bits, three of them don't. */
     struct training_state_meta huge = meta_of(&tiny, 7, 0, 1);
     huge.config = (model_config){1, 1, 1, 1, 1 << 29, INT32_MAX};

@@ -9,7 +9,7 @@ static void run(void)
     test_arguments();
     test_format();
     test_direct();
-    test_incomplete();
+    test_tensor_of_two_ranks();
     test_damage();
     test_reading_fails();
     test_failing_calls();
