@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -74,13 +72,6 @@ def peak_gflops(threads: int, *, fused: bool, seconds: float) -> float:
     with ThreadPoolExecutor(threads) as pool:
         peaks = [pool.submit(prototypes.peak_gflops, fused=fused, seconds=seconds) for _ in range(threads)]
         return sum(peak.result() for peak in peaks)
-
-
-def machine_fingerprint(machine: Mapping[str, Any]) -> str:
-    """Return a hash of what must be equal, of an inspected machine, for two speeds to be comparable."""
-    names = ("processor", "cores", "processing_units", "numa_nodes", "synthetic_topology", "simd_level")
-    text = json.dumps({name: machine[name] for name in (*names, "starpu_version")}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:

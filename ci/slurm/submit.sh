@@ -7,7 +7,7 @@ usage() {
 usage: ci/slurm/submit.sh [OPTION...] JOB... [-- SBATCH_OPTION...]
 
 Jobs: one-node (the suite on all partitions of a node), ranks (parity over the ranks of several nodes), gate (throughput
-on an exclusive node). `all` means the three of them. Submit from the environment in which `starpullm doctor` works; the
+on an exclusive node, against STARPULLM_BASELINE_LIB). `all` means those that can run. Submit from the environment in which `starpullm doctor` works; the
 jobs inherit it. Options after -- are passed to sbatch for each job: --partition, --account, --time, --signal, ...
 
   --results DIR      folder for the results, on a file system that all nodes share; new or empty
@@ -42,11 +42,12 @@ while (($#)); do
         --wait) WAIT=1; shift ;;
         --queue-limit) QUEUE_LIMIT=${2:?}; shift 2 ;;
         --) shift; break ;;
-        all) JOBS+=(one-node ranks gate); shift ;;
+        all) JOBS+=(one-node ranks ${STARPULLM_BASELINE_LIB:+gate}); shift ;;
         one-node | ranks | gate) JOBS+=("$1"); shift ;;
         *) usage >&2; exit 2 ;;
     esac
 done
+[[ " ${JOBS[*]-} " != *" gate "* || -n ${STARPULLM_BASELINE_LIB:-} ]] || refuse "gate: expected STARPULLM_BASELINE_LIB"
 ((${#JOBS[@]})) || refuse "no job named, expected one-node, ranks, gate or all"
 [[ -n $RESULTS ]] || refuse "--results: expected a folder that all nodes share"
 [[ $NODES =~ ^[1-9][0-9]*$ ]] || refuse "--nodes: found \"$NODES\", expected a positive number"

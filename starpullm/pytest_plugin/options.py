@@ -209,11 +209,10 @@ class Options:
     )
     strict = _flag("fail tests that are skipped, not comparable or inconclusive")
     benchmark = _flag("also run the tests of throughput; pytest-benchmark stores their results")
-    baseline_library = _text("PATH", None, _file, "to compare throughput with; default: stored runs")
+    baseline_library = _text("PATH", None, _file, "to compare throughput with")
     blocks = _text("N", 64, _blocks, "rounds of a throughput comparison")
     budget = _text("FRACTION", 0.02, _budget, "slowdown that is tolerated")
     rank_counts = _list("N,…", (1,), _count, "numbers of ranks to measure throughput with; default: 1", "ranks")
-    accept_cost = _flag("with stored runs: accept a task graph that costs more, and store its cost to compare with")
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -390,6 +389,8 @@ class Options:
                 f"records: {', '.join(self.records)}"
             )
         self._check_packages()
+        if self.benchmark and self.baseline_library is None:
+            raise pytest.UsageError(f"{self.label('benchmark')}: expected --starpullm-baseline-library with it")
 
     def _check_packages(self) -> None:
         name = "report"
@@ -413,7 +414,7 @@ class Options:
 
 OPTIONS = {option.name: option for option in vars(Options).values() if isinstance(option, Option)}
 """The options by name, in the order of ``pytest --help``."""
-_OF_THROUGHPUT = ("baseline_library", "blocks", "budget", "ranks", "accept_cost")
+_OF_THROUGHPUT = ("baseline_library", "blocks", "budget", "ranks")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

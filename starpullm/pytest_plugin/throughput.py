@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,6 @@ from starpullm.pytest_plugin.fixtures import Checker
 from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
-    from starpullm.speed.builds import GraphCost
-    from starpullm.speed.gate import Speed
-    from starpullm.speed.turns import Turns
     from starpullm.speed.workload import Workload
 
 
@@ -60,7 +56,7 @@ def starpullm_gate(request: pytest.FixtureRequest) -> Gate:
     """Measure throughput and compare it: ``starpullm_gate(record, sub_batches, ranks)``.
 
     The test uses ``starpullm_configuration`` too. It fails if the library under test is slower than the baseline by
-    more than the budget, and is skipped if the measurements don't decide or if there is no baseline.
+    more than the budget, and is skipped if the measurements don't decide.
     """
     return Gate(request)
 
@@ -74,7 +70,7 @@ def measurements(config: pytest.Config) -> list[dict[str, Any]]:
 
 
 class Gate:
-    """Measures the library under test, in turn with the baseline if that is another library."""
+    """Measures the library under test, in turn with the baseline."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._validation: Validation = validation_of(request.config)
@@ -120,62 +116,13 @@ class Gate:
         from starpullm.speed.contender import Contender
         from starpullm.speed.turns import taking_turns, with_control
 
-        new, library = Contender("library"), self._validation.baseline_library
-        contenders = with_control(new, Contender("baseline", library=library)) if library else (new,)
+        baseline = Contender("baseline", library=self._validation.baseline_library)
+        contenders = with_control(Contender("library"), baseline)
         with taking_turns(workload, checkpoint, contenders, self._validation.time_limit) as turns:
             self._benchmark.pedantic(
                 lambda: _CLOCK.advance(turns.run_round()), rounds=self._validation.blocks, iterations=1
             )
             speed = turns.finish()
-        if library is None:
-            self._judge_with_stored(turns, speed)
-            return
         cost, bits = turns.compare_costs(), turns.compare_bits()
-        self._record(turns, speed, cost.facts["accepted"])
+        self._benchmark.extra_info["starpullm"] = {"configuration": asdict(turns.workload), **speed._asdict()}
         self._checker.judge(turns.decide(speed, self._validation.budget), cost, *([bits] if bits else []))
-
-    def _judge_with_stored(self, turns: Turns, speed: Speed) -> None:
-        from starpullm.speed.builds import GraphCost, check_cost
-        from starpullm.speed.gate import compare_with_stored
-
-        stored = [extra for extra in self._stored() if extra["configuration"] == asdict(turns.workload)]
-        own = GraphCost(**turns.new.first["cost"])
-        is_new = self._validation.accept_cost or not stored
-        cost = check_cost(own, own if is_new else GraphCost(**stored[-1]["cost"]))
-        self._record(turns, speed, cost.facts["accepted"])
-        result = compare_with_stored(
-            str(turns.workload), speed, [extra["fraction_of_limit"] for extra in stored], self._validation.budget
-        )
-        self._checker.judge(result, *([cost] if stored else []))
-
-    def _record(self, turns: Turns, speed: Speed, cost: GraphCost) -> None:
-        """Add to pytest-benchmark's record what later runs are compared with."""
-        self._benchmark.extra_info["starpullm"] = {
-            "fingerprint": self._fingerprint,
-            "configuration": asdict(turns.workload),
-            **speed._asdict(),
-            "cost": asdict(cost),
-        }
-
-    def _stored(self) -> Iterator[dict[str, Any]]:
-        """Yield the stored runs of this machine, the oldest first."""
-        from pytest_benchmark.logger import Logger
-        from pytest_benchmark.utils import get_machine_id, load_storage
-
-        storage = load_storage(  # type: ignore[no-untyped-call]
-            self._config.getoption("benchmark_storage"),
-            logger=Logger(Logger.QUIET),  # type: ignore[no-untyped-call]
-            default_machine_id=get_machine_id(),  # type: ignore[no-untyped-call]
-            netrc=self._config.getoption("benchmark_netrc"),
-        )
-        for _, run in storage.load():
-            for benchmark in run["benchmarks"]:
-                extra = benchmark.get("extra_info", {}).get("starpullm")
-                if extra is not None and extra["fingerprint"] == self._fingerprint:
-                    yield extra
-
-    @property
-    def _fingerprint(self) -> str:
-        from starpullm.machine import machine_fingerprint
-
-        return machine_fingerprint(self._validation.machine)

@@ -1,7 +1,6 @@
 """What the throughput gate compares of two builds beside their speed: the bits of a turn, and the cost of its graph.
 
-The cost doesn't depend on the machine's speed: tasks, bytes, the longest chains. It is compared exactly, also with that
-of a stored run.
+The cost doesn't depend on the machine's speed: tasks, bytes, the longest chains. It is compared exactly.
 """
 
 from __future__ import annotations
@@ -99,10 +98,7 @@ def graph_cost(trace: Trace) -> GraphCost:
 
 
 def check_cost(now: GraphCost, baseline: GraphCost) -> Result:
-    """Compare two costs exactly; the check fails if any number has grown.
-
-    The fact ``accepted`` is what later runs are to be compared with: the baseline, as long as a number has grown.
-    """
+    """Compare two costs exactly; the check fails if any number has grown."""
     names = [field.name for field in fields(GraphCost)]
     costs = {name: (getattr(now, name), getattr(baseline, name)) for name in names}
     grown, shrunk = sum(new > old for new, old in costs.values()), sum(new < old for new, old in costs.values())
@@ -121,5 +117,5 @@ def check_cost(now: GraphCost, baseline: GraphCost) -> Result:
         measured=grown,
         findings=(Finding(sentence, changes),) if changes else (),
         count=grown,
-        facts={"now": now, "baseline": baseline, "accepted": baseline if grown else now},
+        facts={"now": now, "baseline": baseline},
     )

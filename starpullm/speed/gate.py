@@ -1,4 +1,4 @@
-"""The throughput gate: what is compared, of a build with another one or with stored runs of the same machine.
+"""The throughput gate: what is compared, of a build with another one.
 
 docs/performance.md describes it.
 """
@@ -6,9 +6,9 @@ docs/performance.md describes it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,15 +32,11 @@ MIN_TASK_SECONDS = 1e-6
 MIN_ROUNDS = 16
 """With fewer rounds the bootstrap's standard error is not reliable."""
 
-MIN_STORED = 3
-"""The number of stored runs that is needed to estimate how much runs of one build differ."""
-
 _OUTCOMES = {
     Verdict.FASTER: Outcome.PASSED,
     Verdict.UNCHANGED: Outcome.PASSED,
     Verdict.SLOWER: Outcome.FAILED,
     Verdict.INCONCLUSIVE: Outcome.INCONCLUSIVE,
-    Verdict.NO_BASELINE: Outcome.NOT_COMPARABLE,
 }
 
 
@@ -55,8 +51,6 @@ class Change(Judged):
     name: str
     seconds: float
     share: float | None
-    control_low: float
-    control_high: float
 
     def __str__(self) -> str:
         share = "" if self.share is None else f", {self.share:.1%} of the kernels' time"
@@ -107,59 +101,24 @@ def compare_builds(
     verdict = _together(judged)
     baseline_speed = speed.tokens_per_ms * statistics.median(of[STEP] for of in new) / step.seconds
     visible = max((of.visible for of in judged if of is not step), default=None)
-    return _result(
-        verdict,
-        _reason(verdict, judged, budget),
-        _lines(changes, speed, baseline_speed, visible, len(new)),
+    reason, outcome = _reason(verdict, judged, budget), _OUTCOMES[verdict]
+    lines = _lines(changes, speed, baseline_speed, visible, len(new))
+    return Result(
+        check="throughput",
+        outcome=outcome,
+        sentence=reason if verdict.value == outcome.value else f"{verdict.value}: {reason}",
+        findings=tuple(map(Finding, (reason, *lines))),
         compared=len(new),
         unit="rounds",
         measured=max(of.change for of in judged),
         limit=budget,
         facts={
+            "verdict": verdict,
             "configuration": configuration,
             **speed._asdict(),
             "baseline_tokens_per_ms": baseline_speed,
             "visible": visible,
             "changes": tuple(changes),
-        },
-    )
-
-
-def compare_with_stored(configuration: str, speed: Speed, stored: Sequence[float], budget: float = BUDGET) -> Result:
-    """Decide whether a run is slower than the stored runs of the same workload on the same machine.
-
-    Only the stored runs show how much runs of one build differ: `stored` has the ``fraction_of_limit`` of each, the
-    oldest first. ``measured`` is None if there are too few of them.
-    """
-    judged = None
-    reason = f"{len(stored)} stored runs of this configuration on this machine, expected at least {MIN_STORED}"
-    lines = [
-        f"{speed.tokens_per_ms:.4g} tokens/ms; {speed.fraction_of_limit:.1%} of the machine's "
-        f"{speed.matmul_limit_gflops:.4g} GFLOP/s"
-    ]
-    if len(stored) >= MIN_STORED:
-        now, before = (-np.log([[of] for of in fractions]) for fractions in ([speed.fraction_of_limit], stored))
-        [judged] = judge(now, before, None, budget=budget, tail=ERROR_RATE)
-        reason = (
-            f"{judged.change:+.1%} ({judged.low:+.1%} to {judged.high:+.1%}) of the time of {len(stored)} stored runs"
-        )
-        lines.append(
-            f"stored runs of this machine: {len(stored)}, {min(stored):.1%} to {max(stored):.1%}; a slowdown of "
-            f"{judged.visible:.1%} would have been seen"
-        )
-    return _result(
-        (judged and judged.verdict) or Verdict.NO_BASELINE,
-        reason,
-        lines,
-        compared=len(stored),
-        unit="stored runs",
-        measured=judged.change if judged else None,
-        limit=budget,
-        facts={
-            "configuration": configuration,
-            **speed._asdict(),
-            "visible": judged.visible if judged else None,
-            "stored": tuple(stored),
         },
     )
 
@@ -227,16 +186,3 @@ def _lines(
         else f"and of {visible:.1%} of any judged operation"
     )
     yield f"{rounds} rounds; a slowdown of {step.visible:.1%} of the step would have been seen, {operations}"
-
-
-def _result(verdict: Verdict, reason: str, lines: Iterable[str], *, facts: dict[str, Any], **fields: Any) -> Result:
-    """Return the result; its sentence has the verdict only if the outcome's name is another."""
-    outcome = _OUTCOMES[verdict]
-    return Result(
-        check="throughput",
-        outcome=outcome,
-        sentence=reason if verdict.value == outcome.value else f"{verdict.value}: {reason}",
-        findings=tuple(map(Finding, (reason, *lines))),
-        facts={"verdict": verdict, **facts},
-        **fields,
-    )

@@ -38,7 +38,6 @@ class Verdict(Enum):
     UNCHANGED = "unchanged"
     SLOWER = "slower"
     INCONCLUSIVE = "inconclusive"
-    NO_BASELINE = "no baseline"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ class Judged:
     """How a time has changed, in fractions of the baseline's time: 0.05 means 5 % slower; and the verdict on it.
 
     ``visible`` is the smallest slowdown that would have been called slower. ``control_low`` and ``control_high`` are
-    the interval of the difference between two processes of the baseline; None if there was no control.
+    the interval of the difference between two processes of the baseline.
     """
 
     change: float
@@ -54,14 +53,14 @@ class Judged:
     high: float
     visible: float
     verdict: Verdict | None
-    control_low: float | None = None
-    control_high: float | None = None
+    control_low: float
+    control_high: float
 
 
 def judge(
     new: NDArray[np.float64],
     baseline: NDArray[np.float64],
-    control: NDArray[np.float64] | None,
+    control: NDArray[np.float64],
     *,
     budget: float,
     tail: float,
@@ -73,24 +72,16 @@ def judge(
     comparisons, one with each of the baseline's processes, and a bias that the control shows widens its interval. A
     comparison with the mean of the baseline's two turns would make a build on a busy machine look faster than itself:
     disturbances only slow down, and one of two turns is disturbed more often than one turn.
-
-    Without a control, the rows of `baseline` are of other runs, and the interval is Student's prediction interval for
-    one more run. An interval misses with the probability `tail` to either side.
+    An interval misses with the probability `tail` to either side.
     """
-    controls = []
-    if control is None:
-        change = new.mean(axis=0) - baseline.mean(axis=0)
-        half = student(len(baseline) - 1, tail) * baseline.std(axis=0, ddof=1) * math.sqrt(1 + 1 / len(baseline))
-        low, high = change - half, change + half
-    else:
-        change, low, high = interval([new - baseline, new - control], tail)
-        _, control_low, control_high = interval([control - baseline], tail)
-        bias = np.maximum(np.maximum(control_low, -control_high), 0)
-        half = np.maximum(-control_low, control_high)
-        low, high, controls = low - bias, high + bias, [control_low, control_high]
+    change, low, high = interval([new - baseline, new - control], tail)
+    _, control_low, control_high = interval([control - baseline], tail)
+    bias = np.maximum(np.maximum(control_low, -control_high), 0)
+    half = np.maximum(-control_low, control_high)
+    low, high = low - bias, high + bias
     names = ("change", "low", "high", "visible", "control_low", "control_high")
-    rows = np.expm1([change, low, high, math.log1p(budget) + half, *controls]).T.tolist()
-    return [Judged(verdict=_verdict(row[1], row[2], budget), **dict(zip(names, row, strict=False))) for row in rows]
+    rows = np.expm1([change, low, high, math.log1p(budget) + half, control_low, control_high]).T.tolist()
+    return [Judged(verdict=_verdict(row[1], row[2], budget), **dict(zip(names, row, strict=True))) for row in rows]
 
 
 def _verdict(low: float, high: float, budget: float) -> Verdict:

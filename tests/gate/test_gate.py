@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -23,10 +23,8 @@ from starpullm.speed.gate import (
     BUDGET,
     ERROR_RATE,
     MIN_ROUNDS,
-    MIN_STORED,
     Speed,
     compare_builds,
-    compare_with_stored,
 )
 from starpullm.speed.verdict import RESOLUTION, Verdict, interval, student
 from starpullm.speed.worker import STEP
@@ -35,7 +33,7 @@ ROUNDS = 64
 OPERATIONS = {"matmul_forward": 3e-3, "attention_backward": 2e-3, "gelu_backward": 1e-3, "mean_loss": 1e-6}
 TASKS = {"matmul_forward": 17, "attention_backward": 4, "gelu_backward": 4, "mean_loss": 1}
 FASTER, UNCHANGED, SLOWER = Verdict.FASTER, Verdict.UNCHANGED, Verdict.SLOWER
-INCONCLUSIVE, NO_BASELINE = Verdict.INCONCLUSIVE, Verdict.NO_BASELINE
+INCONCLUSIVE = Verdict.INCONCLUSIVE
 
 Series = list[dict[str, float]]
 
@@ -241,58 +239,13 @@ def test_lines_and_json_of_two_builds() -> None:
     assert [change["name"] for change in values["facts"]["changes"]][:2] == [STEP, "matmul_forward"]
 
 
-# ---- Stored runs ----
-
-
-def compare_stored(fraction: float, stored: list[float]) -> Result:
-    return compare_with_stored("here", Speed(40.0, 250.0, fraction), stored)
-
-
-@pytest.mark.parametrize(
-    ("fraction", "stored", "verdict"),
-    [
-        (0.30, [], NO_BASELINE),
-        (0.30, [0.3] * (MIN_STORED - 1), NO_BASELINE),
-        (0.300, [0.300, 0.301, 0.299, 0.300], UNCHANGED),
-        (0.270, [0.300, 0.301, 0.299, 0.300], SLOWER),
-        (0.330, [0.300, 0.301, 0.299, 0.300], FASTER),
-        (0.270, [0.25, 0.35, 0.28, 0.32], INCONCLUSIVE),
-        (0.300, [0.25, 0.35, 0.28, 0.32], INCONCLUSIVE),
-    ],
-)
-def test_stored_runs(fraction: float, stored: list[float], verdict: Verdict) -> None:
-    result = compare_stored(fraction, stored)
-    assert result.facts["verdict"] is verdict
-    assert (result.measured is None) == (verdict is NO_BASELINE)
-    assert json.loads(json.dumps(result.as_json(), allow_nan=False))["facts"]["verdict"] == verdict.value
-
-
-def test_runs_of_the_same_kind_are_rarely_called_slower() -> None:
-    """Runs that differ by 5 % by themselves: the interval is for one more of them."""
-    random = np.random.default_rng(1)
-    wrong = 0
-    for _ in range(1000):
-        *stored, now = np.exp(random.normal(math.log(0.3), 0.05, 6)).tolist()
-        wrong += compare_stored(now, stored).facts["verdict"] is SLOWER
-    assert wrong <= _largest_count(1000, ERROR_RATE, 0.01)
-
-
-def test_no_baseline_says_how_many_are_missing() -> None:
-    result = compare_stored(0.3, [0.3])
-    assert result.outcome is Outcome.NOT_COMPARABLE
-    assert result.lines()[0] == (
-        "throughput: not comparable: no baseline: 1 stored runs of this configuration on this machine, expected at "
-        "least 3"
-    )
+# ---- Statistics ----
 
 
 @pytest.mark.parametrize(("degrees", "tail", "value"), [(1, 0.05, 6.3138), (2, 0.05, 2.92), (9, 0.01, 2.8214)])
 def test_student(degrees: int, tail: float, value: float) -> None:
     """As in printed tables."""
     assert student(degrees, tail) == pytest.approx(value, abs=1e-3)
-
-
-# ---- Statistics ----
 
 
 def test_interval_by_its_definition() -> None:
@@ -324,15 +277,8 @@ def test_modules_can_be_imported_without_scipy() -> None:
 
 def test_decisions_without_scipy_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
-    decisions: list[Callable[[], Result]] = [
-        lambda: compare(measured(1)),
-        lambda: compare_stored(0.3, [0.3, 0.31, 0.29]),
-    ]
-    for decide in decisions:
-        with pytest.raises(
-            MissingDependencyError, match=r"scipy: can't be imported .*: pip install 'starpullm\[bench\]'"
-        ):
-            decide()
+    with pytest.raises(MissingDependencyError, match=r"scipy: can't be imported .*: pip install 'starpullm\[bench\]'"):
+        compare(measured(1))
 
 
 # ---- Costs of the graph ----
@@ -352,11 +298,9 @@ def test_costs_are_compared_exactly() -> None:
         "  tasks: 170, baseline 169 (+1)",
         "  bytes between tasks: 999996, baseline 1000000 (-4)",
     ]
-    assert result.facts["accepted"] == COST  # later runs are compared with it too
     less = check_cost(COST, more)
     assert less.outcome is Outcome.FAILED  # its bytes have grown
-    shrunk = check_cost(COST, GraphCost(**{**vars(COST), "tasks": 200}))
-    assert (shrunk.outcome, shrunk.facts["accepted"]) == (Outcome.PASSED, COST)
+    assert check_cost(COST, GraphCost(**{**vars(COST), "tasks": 200})).outcome is Outcome.PASSED
 
 
 def _largest_count(trials: int, rate: float, tail: float) -> int:

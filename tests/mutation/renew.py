@@ -6,6 +6,7 @@ Run by hand in the root of the checkout: ``python -m tests.mutation.renew``; doc
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +16,9 @@ from pathlib import Path
 from .patches import FIELD, SHIPPED, Patch, PatchError, apply_patch, copy_sources, find_patches, read_patch
 
 __all__ = ["renew", "write"]
+
+CONTEXT = "-U1"
+"""The less a patch has around its change, the fewer changes of others it gets in the way of."""
 
 
 def renew(path: Path, moved: Iterable[tuple[str, str]]) -> str:
@@ -46,11 +50,12 @@ def write(patch: Patch, directory: Path) -> None:
     """Write the difference between the directory's `a` and `b` as the patch."""
     for rejected in (directory / "b").rglob("*.rej"):
         rejected.unlink()
-    command = ["git", "diff", "--no-index", "--no-prefix", "--no-color", "--no-ext-diff", "a", "b"]
+    command = ["git", "diff", "--no-index", CONTEXT, "--no-prefix", "--no-color", "--no-ext-diff", "a", "b"]
     run = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     if run.returncode != 1:
         raise PatchError(f"{patch.path.name}: found no difference between {directory}/a and {directory}/b {run.stderr}")
-    patch.path.write_text(f"{patch.header}\n{run.stdout}", "utf-8")
+    diff = re.sub(r"^index .*\n", "", run.stdout, flags=re.MULTILINE)
+    patch.path.write_text(f"{patch.header}\n{diff}", "utf-8")
 
 
 def _main() -> None:

@@ -156,28 +156,6 @@ print(json.dumps([found, saved]))
     assert json.loads(run.stdout) == [[plain_bits(RATES)] * 2, float(np.float32(3e-4))]
 
 
-def test_a_learning_rate_that_no_update_can_have(checkpoint: Path) -> None:
-    run_python(
-        HEAD
-        + """
-from starpullm.errors import InvalidArgumentError
-with Runtime() as runtime, Trainer(runtime, checkpoint, **SIZES) as trainer:
-    for rate in (float("nan"), float("inf"), 1e39, -1e-3):
-        try:
-            trainer.submit(*batch(0), learning_rate=rate)
-        except InvalidArgumentError as error:
-            assert str(error).startswith("learning_rate: found "), error
-            assert str(error).endswith(", expected a finite number, at least 0"), error
-        else:
-            raise AssertionError(rate)
-    refused = trainer.step(*batch(0))
-with Runtime() as runtime, Trainer(runtime, checkpoint, **SIZES) as trainer:
-    assert trainer.step(*batch(0)) == refused
-""",
-        checkpoint,
-    )
-
-
 def test_groups_of_tensors_are_mappings(checkpoint: Path) -> None:
     run_python(
         HEAD

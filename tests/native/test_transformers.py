@@ -1,7 +1,7 @@
 """A GPT-2 made by transformers trains here after `starpullm convert`, and goes back; its losses are transformers'.
 
-They differ by no more than loss_bound.py derives. transformers and PyTorch are large and not among the requirements of
-the tests: where they are missing, this file is skipped.
+Only the order of its sums is another: docs/numerics.md, "Other implementations". transformers and PyTorch are large and
+not among the requirements of the tests: where they are missing, this file is skipped.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 from starpullm import Runtime, Trainer
 from starpullm.data.generator import generate_tokens
-from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.conversion import from_hugging_face, to_hugging_face
 
 from .children import run_function
-from .loss_bound import forward
 
 torch = pytest.importorskip("torch", reason="PyTorch isn't installed: pip install torch transformers")
 transformers = pytest.importorskip("transformers", reason="transformers isn't installed: pip install transformers")
@@ -29,6 +27,8 @@ SIZES = {"vocab_size": 101, "n_positions": 16, "n_embd": 48, "n_layer": 2, "n_he
 STD = 0.2
 """Of the random parameters, biases too: large enough for every one of them to change the loss noticeably."""
 INPUTS, TARGETS = generate_tokens(1, 0, 2, 16, 101)
+TOLERANCE = 1e-4
+"""Of a loss of about 5: roundings moved it by 1.4e-6, a wrong conversion moves it by more than 3.8e-3."""
 
 
 def new_model() -> Any:
@@ -80,7 +80,7 @@ def changed_losses(model: Any) -> dict[str, float]:
 
 
 def train_converted(directory: str) -> dict[str, Any]:
-    """Convert a model, train it, and convert the trained one back; return losses of both sides with their bounds."""
+    """Convert a model, train it, and convert the trained one back; return losses of both sides."""
     folder = Path(directory)
     model = new_model()
     model.save_pretrained(folder / "model")
@@ -88,7 +88,7 @@ def train_converted(directory: str) -> dict[str, Any]:
     pairs, losses = [], []
     with (
         Runtime() as runtime,
-        Trainer(runtime, folder / "model.bin", batch_size=2, seq_len=16, keep_activations=True) as trainer,
+        Trainer(runtime, folder / "model.bin", batch_size=2, seq_len=16) as trainer,
     ):
         for step in range(4):
             checkpoint = folder / f"{step}.bin"
@@ -97,20 +97,14 @@ def train_converted(directory: str) -> dict[str, Any]:
             if step in (0, 3):
                 to_hugging_face(checkpoint, folder / f"model-{step}")
                 back = transformers.GPT2LMHeadModel.from_pretrained(folder / f"model-{step}").eval()
-                reference = forward(read_checkpoint(checkpoint), INPUTS, TARGETS)
-                bound = reference.bound(lambda name, layer: trainer.tensor("activation_grads", name, layer))
-                pairs.append([losses[-1], loss_of(back), reference.loss, bound])
+                pairs.append([losses[-1], loss_of(back)])
     return {"pairs": pairs, "losses": losses, "original": loss_of(model), "changed": changed_losses(model)}
 
 
 def test_losses(tmp_path: Path) -> None:
     done = run_function(train_converted, tmp_path, timeout=110)
-    for here, there, exact, bound in done["pairs"]:
-        assert abs(here - exact) <= bound
-        assert abs(there - exact) <= bound
-        assert 0 < bound < 1e-2
+    assert all(abs(here - there) <= TOLERANCE for here, there in done["pairs"])
     assert done["pairs"][0][1] == done["original"], "the way here and back kept every bit"
     assert done["losses"] == sorted(done["losses"], reverse=True), "it trains"
-    *_, bound = done["pairs"][0]
     for name, loss in done["changed"].items():
-        assert abs(loss - done["original"]) > 2 * bound, f"the bound would not notice a wrong {name}"
+        assert abs(loss - done["original"]) > 10 * TOLERANCE, f"a wrong {name} would not be noticed"

@@ -81,6 +81,15 @@ def test_every_check_begins_at_the_initial_state(pool: Pool) -> None:
     assert pool.costs["processes"] == 1
 
 
+def told_home(place: Place) -> Result:
+    return Result(check="home", outcome=Outcome.PASSED, sentence=os.environ["STARPU_HOME"], compared=1)
+
+
+def test_a_home_of_starpu_that_is_set_stays(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STARPU_HOME", str(tmp_path))
+    assert pool.call(ONE, told_home).result().sentence == str(tmp_path)
+
+
 def wait(place: Place, seconds: float) -> Result:
     time.sleep(seconds)
     return Result(check="wait", outcome=Outcome.PASSED, sentence=f"{seconds} s", compared=1)

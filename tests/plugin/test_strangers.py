@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import starpullm
+from starpullm.binding.library import find_library
 
 from .conftest import Run
 
@@ -36,7 +37,8 @@ def test_options_of_a_project_stay_its_own(run: Run, pytester: pytest.Pytester, 
 
 
 def test_the_suite_knows_short_names(run: Run) -> None:
-    suite = ("--pyargs", "starpullm.suite", "--starpullm-records", "tiny")
+    baseline = ("--starpullm-baseline-library", str(find_library()))
+    suite = ("--pyargs", "starpullm.suite", "--starpullm-records", "tiny", *baseline)
     result = run(*suite, "--benchmark", "--with-mpi", "-p", "no:pytest_mpi", "--collect-only", "-q")
     result.stdout.fnmatch_lines(["*test_no_slower_than_the_baseline*"])
     assert run("--benchmark").ret == pytest.ExitCode.USAGE_ERROR

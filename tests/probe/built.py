@@ -157,12 +157,6 @@ def prepare_environment() -> Path:
     return prefix
 
 
-def place() -> str:
-    """Return on what programs run, in words: StarPU's version and the processor."""
-    machine = inspect_machine()
-    return "StarPU {starpu_version}, {processor}, {cores} cores".format(**machine)
-
-
 def lock_results() -> None:
     """Keep other processes from writing results until this one ends."""
     lock = os.open(EXAMPLES / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)

@@ -1,15 +1,14 @@
-"""Runs the probe over StarPU's own examples, and writes a page.
+"""Runs the probe over StarPU's own examples.
 
 ``python -m tests.probe.examples`` after ``tests/probe/build_examples.sh``; a part of a name chooses some of them. Each
 program is probed several times, with other seeds each time. What is known is kept in a file after each time, so an
-interrupted call goes on where it was, and the page shows all of it.
+interrupted call goes on where it was, and says at its end how many programs have which verdict.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import threading
 import time
 from collections import Counter
@@ -23,11 +22,9 @@ from starpullm.probe import probe_program
 from starpullm.probe.program import run_program
 from starpullm.probe.schedules import machine_variables
 
-from .built import EXAMPLES, Example, examples, lock_results, place, prepare_environment
-from .looked_into import REFUSALS, SEEN
+from .built import EXAMPLES, Example, examples, lock_results, prepare_environment
 
 RESULTS = EXAMPLES / "results.json"
-PAGE = EXAMPLES / "programs.md"
 WORKERS = 4
 TIME_LIMIT = 60.0
 RUNS = 3
@@ -67,74 +64,14 @@ def is_refused(row: Row) -> bool:
     return any(time_["verdict"] == "refused" for time_ in row["times"].values())
 
 
-def text_of(detail: str) -> str:
-    """Return the beginning of a sentence, as a cell of a table, without the folder of the source package."""
-    return re.sub(r"\s+", " ", re.sub(r"/\S*/source/", "", detail))[:300].replace("|", "\\|")
-
-
-def judged_lines(rows: Mapping[str, Row]) -> Iterator[str]:
-    """Yield the table of programs with a verdict."""
-    yield "| program | tasks | contents compared | verdict | times, alarms | bare | probe | what was found |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for name, row in sorted(rows.items()):
-        times = list(row["times"].values())
-        if not times or is_refused(row):
-            continue
-        alarms = [one for one in times if one["verdict"] != "same"]
-        shown = (alarms or times)[0]
-        text = text_of(shown["details"][0]) if shown["details"] else ""
-        tolerated = sum(one["tolerated"] for one in times)
-        if tolerated:
-            text = f"{tolerated} contents differ because of accesses whose order is free. {text}"
-        seconds = sum(one["seconds"] for one in times) / len(times)
-        compared = sum(one["compared"] for one in times)
-        cells = (name, shown["tasks"], compared, shown["verdict"], f"{len(times)}, {len(alarms)}")
-        yield "| " + " | ".join(map(str, (*cells, f"{row['bare']:.2f}", f"{seconds:.2f}", text))) + " |"
-
-
-def refused_lines(rows: Mapping[str, Row]) -> Iterator[str]:
-    """Yield the table of refused programs, and whether that is right."""
-    yield "| program | what the probe says | is that right? |"
-    yield "|---|---|---|"
-    for name, row in sorted(rows.items()):
-        if is_refused(row):
-            said = next(one for one in row["times"].values() if one["verdict"] == "refused")
-            reason = next((why for part, why in REFUSALS.items() if re.search(part, name)), "not looked into")
-            yield f"| {name} | {text_of(said['details'][0])} | {reason} |"
-
-
-def page(rows: Mapping[str, Row], where: str) -> str:
-    """Return the page with all results."""
-    judged = {name: row for name, row in rows.items() if row["times"] and not is_refused(row)}
-    same = sum(all(one["verdict"] == "same" for one in row["times"].values()) for row in judged.values())
-    times = Counter(len(row["times"]) for row in judged.values())
-    probed = ", ".join(f"{count} of them {often} times" for often, count in sorted(times.items(), reverse=True))
-    lines = [
-        "# The probe on StarPU's own examples",
-        "",
-        "<!-- made by python -m tests.probe.examples -->",
-        "",
-        f"{where}, {WORKERS} workers,",
-        f"{time.strftime('%Y-%m-%d')}. Each time that a program is probed it runs twice in the reference schedule, "
-        f"once with poison and in perturbed schedules: {RUNS} the first time, then one each. Programs below",
-        "`mpi/` and `stencil/` run as 2 ranks under mpirun, some as 4. Contents compared are those of all times",
-        "together. Times are seconds of one run: bare, and on average under the probe. The machine was shared, so they",
-        "show only the order of magnitude. *Times, alarms*: how often it was probed, how often it wasn't *same*.",
-        "",
-        f"{len(judged)} programs have a verdict ({probed}): {same} are *same* each time, {len(judged) - same} aren't.",
-        f"{sum(map(is_refused, rows.values()))} programs are refused.",
-        "",
-        *judged_lines(rows),
-        "",
-        "What a look by hand has shown of the alarms:",
-        "",
-        *(f"- `{name}`: {text}" for name, text in SEEN.items() if name in rows),
-        "",
-        "## Refused",
-        "",
-        *refused_lines(rows),
-    ]
-    return "\n".join(lines) + "\n"
+def summary(rows: Mapping[str, Row]) -> str:
+    """Return in a sentence how many programs have which verdict."""
+    judged = [row for row in rows.values() if row["times"] and not is_refused(row)]
+    same = sum(all(one["verdict"] == "same" for one in row["times"].values()) for row in judged)
+    often = Counter(len(row["times"]) for row in judged)
+    times = ", ".join(f"{count} of them {number} times" for number, count in sorted(often.items(), reverse=True))
+    refused = sum(map(is_refused, rows.values()))
+    return f"{len(judged)} programs have a verdict ({times}), {same} are same each time; {refused} are refused."
 
 
 def probe_again(example: Example, row: Row, times: int) -> Iterator[tuple[str, Row]]:
@@ -168,7 +105,7 @@ class Results:
 
 
 def main() -> None:
-    """Probe the programs whose names contain a text, and write the page."""
+    """Probe the programs whose names contain a text."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help="parts of the names of programs; default: all")
     parser.add_argument("--times", type=int, default=TIMES, help="how often each program is probed")
@@ -189,7 +126,7 @@ def main() -> None:
             waiting = [pool.submit(results.add, example, times, end) for example in chosen]
             for future in waiting:
                 future.result()
-    _write(PAGE, page(results.rows, place()))
+    print(summary(results.rows))
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Lies: one access mode changed in StarPU's own examples, and whether the probe finds it; writes a page.
+"""Lies: one access mode changed in StarPU's own examples, and whether the probe finds it.
 
 ``python -m tests.probe.lies`` after ``python -m tests.probe.examples``; a part of a name chooses some of them. Only
 codelets that run are changed, in programs that are *same*. Each program is compiled from a copy of its sources, against
@@ -28,11 +28,9 @@ from starpullm.probe.recorded import record
 from starpullm.probe.schedules import REFERENCE
 
 from .access_modes import Lie, lies_of, with_included, with_names
-from .built import BUILD, EXAMPLES, SOURCE, Example, examples, lock_results, place, prepare_environment
+from .built import BUILD, EXAMPLES, SOURCE, Example, examples, lock_results, prepare_environment
 from .examples import RESULTS
-from .looked_into import LIES as LOOKED_INTO
 
-PAGE = EXAMPLES / "lies.md"
 RESULTS_OF_LIES = EXAMPLES / "lies.json"
 PATCHES = EXAMPLES / "lies"
 MOST_SECONDS = 10.0
@@ -144,43 +142,12 @@ def _ending(result: ProbeResult) -> str:
     return "found, by the program's own check" if said else "found, because the program failed"
 
 
-def page(rows: Mapping[str, Row], where: str) -> str:
-    """Return the page with all results."""
+def summary(rows: Mapping[str, Row]) -> str:
+    """Return how many lies have which verdict, and of those that are found, in how many the right task is named."""
     counts = Counter(str(row["verdict"]) for row in rows.values())
     named = Counter(str(row["named"]) for row in rows.values() if row["verdict"] == "found")
     programs = {row["program"] for row in rows.values()}
-    lines = [
-        "# Lies in StarPU's own examples, and what the probe says",
-        "",
-        "<!-- made by python -m tests.probe.lies -->",
-        "",
-        f"{where}, {WORKERS} workers, {RUNS} perturbed runs,",
-        f"{time.strftime('%Y-%m-%d')}. Each lie is one access mode of one codelet, changed in a program on which",
-        "the probe says *same*: in the codelet, and in the calls that insert its tasks. Only codelets that run are",
-        "changed. The lies are patches in `.cache/starpu-examples/lies`.",
-        "",
-        f"{len(rows)} lies in {len(programs)} programs: "
-        + ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-        + ".",
-        f"Of the {counts['found']} found, the right task is named in {named['yes']}, is a suspect in "
-        f"{named['as a suspect']}, and isn't named in {named['no']}.",
-        "",
-        "| program | source, line | change | verdict | named | what is said first |",
-        "|---|---|---|---|---|---|",
-    ]
-    for _, row in sorted(rows.items()):
-        said = " ".join(row["details"][:1] if row["verdict"] == "found" else row["details"])
-        said = re.sub(r"\s+", " ", re.sub(r"/\S*/starpullm-lies-\w+/", "", said))[:260].replace("|", "\\|")
-        cells = (row["program"], row["place"], row["change"], row["verdict"], row["named"], said)
-        lines.append("| " + " | ".join(cells) + " |")
-    reasons = [
-        f"- {name}: {next((why for part, why in LOOKED_INTO.items() if re.search(part, name)), 'not looked into')}"
-        for name, row in sorted(rows.items())
-        if not row["verdict"].startswith("found") or row["named"] == "no"
-    ]
-    if reasons:
-        lines += ["", "What a look by hand has shown of those that aren't found, or in another task:", "", *reasons]
-    return "\n".join(lines) + "\n"
+    return f"{len(rows)} lies in {len(programs)} programs: {dict(counts)}; the right task is named: {dict(named)}"
 
 
 def keep_patch(key: str, lie: Lie, texts: Mapping[Path, str], root: Path) -> None:
@@ -246,7 +213,7 @@ def main() -> None:
                 if time.monotonic() > end:
                     break
                 try_lies(example, copy, Path(directory), known, options.most)
-    PAGE.write_text(page(known["lies"], place()))
+    print(summary(known["lies"]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Tests of children of one process: what they answer, and every way in which they can fail to answer.
+"""Tests of children of one process: what they answer, and what becomes of them.
 
-Children of several ranks are tested where checks use them, in tests/plugin/test_ranks.py.
+Every way in which they can fail, also over ranks, is in tests/ranks/test_children.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,8 +18,8 @@ import psutil
 import pytest
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
-from starpullm.processes.children import Answered, Child, Hung, Lost, Raised, Service, find_function, location_of
-from starpullm.processes.endings import Crashed, ExitedWith, Stopped
+from starpullm.processes.children import Answered, Child, Hung, Lost, Raised, find_function, location_of
+from starpullm.processes.endings import Crashed
 from starpullm.processes.progress import report_phase
 
 TIME_LIMIT = 60.0
@@ -38,9 +37,7 @@ def calculator(comm: None, start: int) -> Iterator[tuple[str, Callable[[Any], in
             failures: dict[str, Callable[[], object]] = {
                 "refuse": refuse,
                 "stumble": stumble,
-                "exit": lambda: sys.exit(3),
                 "abort": os.abort,
-                "hang": hang,
             }
             failures[request]()
             return 0
@@ -56,22 +53,6 @@ def refuse() -> NoReturn:
 
 def stumble() -> NoReturn:
     raise ValueError("stumbled")
-
-
-def hang() -> None:
-    time.sleep(1000)
-
-
-@contextmanager
-def failing_start(comm: object) -> Iterator[tuple[None, Callable[[Any], None]]]:
-    if comm is None:
-        refuse()
-    yield None, lambda request: None
-
-
-def hanging_import(comm: None) -> Service:
-    hang()
-    raise AssertionError
 
 
 @contextmanager
@@ -125,44 +106,12 @@ def test_a_crash(child: Child) -> None:
     assert isinstance(child.ask(1, TIME_LIMIT), Lost)
 
 
-def test_an_exit(child: Child) -> None:
-    lost = child.ask("exit", TIME_LIMIT)
-    assert isinstance(lost, Lost)
-    assert isinstance(lost.ending, ExitedWith)
-    assert lost.ending.status == 3
-
-
 def test_a_kill_between_requests(child: Child) -> None:
     os.kill(child.pids[0], signal.SIGKILL)
     lost = child.ask(1, TIME_LIMIT)
     assert isinstance(lost, Lost)
     assert lost.text.startswith("calculator: the process was ended by SIGKILL (")
     assert "phase waiting for a request" in lost.text
-
-
-def test_a_hang(child: Child) -> None:
-    hung = child.ask("hang", 0.5)
-    assert isinstance(hung, Hung)
-    assert isinstance(hung.ending, Stopped)
-    assert hung.text.startswith("calculator: the request had not ended after 0.5 s, so its process was ended:\nstopped")
-    assert "phase answering hang for" in hung.text
-    assert "in hang" in hung.text
-    assert "---- native stacks" in hung.text
-
-
-def test_a_start_that_fails() -> None:
-    with Child("failing", failing_start, {}) as child:
-        reply = child.start()
-        assert isinstance(reply, Raised)
-        assert reply.sentence == "number: found none"
-
-
-def test_a_start_that_hangs_before_the_connection() -> None:
-    with Child("hanging", hanging_import, {}) as child:
-        reply = child.start(2.0)
-        assert isinstance(reply, Hung)
-        assert reply.text.startswith("hanging: the start had not ended after 2 s")
-        assert "in hang" in reply.text
 
 
 def test_what_a_child_has_started_ends_with_it() -> None:

@@ -1,6 +1,6 @@
 """Tests of the dependency checks on small task flows: the required order against its definition, checks against faults.
 
-The graph code itself is tested in test_task_graph.py, real runs in tests/native/test_dependencies.py.
+The graph code itself is tested in test_task_graph.py; real runs are in the suite.
 """
 
 from __future__ import annotations

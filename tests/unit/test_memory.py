@@ -5,9 +5,7 @@ pytest runs it; it needs no native code. tests/native/test_memory.py has real le
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +21,8 @@ from starpullm.checks.memory import (
     leaking_places,
     place_of,
 )
-from starpullm.checks.result import Finding, Outcome
 from starpullm.checks.source_line import source_line
 from starpullm.errors import StateError
-
-from ..native.limits.statements import judged
 
 OWN, OTHER = "/lib/own.so", "/lib/other.so"
 
@@ -63,24 +58,6 @@ def test_what_counts_as_a_leak(sites: list[Site], offsets: list[int]) -> None:
     assert sorted(entry for of_place in found for entry in of_place) == sorted(
         entry for entry in sites if entry.offset in offsets
     )
-
-
-VERDICT = partial(judged, check="growth", unit="allocations", fault="memory is left")
-
-
-def test_leaks_in_words() -> None:
-    leaks = (
-        "own.so, submit: 16 bytes a repetition, 100 left of 100 repetitions",
-        "threads: 100 left of 100 repetitions",
-    )
-    result = VERDICT(compared=5, findings=list(map(Finding, leaks)), note="100 steps")
-    assert (result.outcome, result.compared, result.measured) == (Outcome.FAILED, 5, 2)
-    assert result.lines() == [
-        "growth: failed: memory is left (2 in 5 allocations): own.so, submit: 16 bytes a repetition, 100 left of 100 "
-        "repetitions; 100 steps",
-        "  threads: 100 left of 100 repetitions",
-    ]
-    assert VERDICT(compared=5, findings=[], note="100 steps").outcome is Outcome.PASSED
 
 
 def test_a_process_that_counts_nothing_is_refused() -> None:
@@ -142,32 +119,9 @@ def test_only_repetitions_are_counted_and_renewals_follow(monkeypatch: pytest.Mo
     assert found == {"compared": 200, "findings": [], "note": "10 steps"}
 
 
-def test_what_repetitions_leave_is_told_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "FREEING_SECONDS", 0.0)
-    left = [site(OWN, 1, 5), site(OWN, 1, 7, thread=2), site(OTHER, 3, 10), site(OTHER, 4, 9)]
-    found = grow(monkeypatch, Counted(left))
-    assert found["compared"] == 200
-    assert [leak.sentence for leak in found["findings"]] == [
-        "own.so, function: 19.2 bytes a repetition, 12 left of 10 repetitions",
-        "other.so, function: 16 bytes a repetition, 10 left of 10 repetitions",
-    ]
-
-
 def test_what_is_freed_a_little_later_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     found = grow(monkeypatch, Counted([site(OWN, 1, 2)], [site(OWN, 1, 2)], [site(OWN, 1, 0)]))
     assert (found["findings"], found["compared"]) == ([], 100)
-
-
-def test_files_that_stay_open_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[int] = []
-    try:
-        found = grow(
-            monkeypatch, Counted([site(OWN, 1, 0)]), lambda n: opened.extend(os.open("/dev/null", 0) for _ in range(n))
-        )
-    finally:
-        for file in opened:
-            os.close(file)
-    assert [leak.sentence for leak in found["findings"]] == ["file descriptors: 10 left of 10 repetitions"]
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,3 @@ bool has_bytes(const char *path, const struct bytes *bytes)
     fclose(file);
     return same;
 }
-
-/* What is neither a regular file nor absent. */
-void make_special_files(void)
-{
-    if (mkdir("folder", 0755) != 0 || mkfifo("fifo", 0644) != 0 || mknod("socket", S_IFSOCK | 0644, 0) != 0)
-        abort();
-}

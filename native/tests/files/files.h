@@ -10,10 +10,8 @@ void put_float(struct bytes *bytes, float value);
 void set_int(struct bytes *bytes, size_t index, int32_t value);
 void put_header(struct bytes *bytes, const int32_t *values, size_t count);
 bool has_bytes(const char *path, const struct bytes *bytes);
-void make_special_files(void);
 
 extern const model_config tiny;
-enum { TINY_PARAMETERS = 6 * 4 + 3 * 4 + 2 * (12 * 4 * 4 + 13 * 4) + 2 * 4 };
 
 /* ---- test_checkpoint.c ---- */
 

@@ -1,9 +1,5 @@
-/* Saves that fail: failing system calls and full disks leave what was there. */
-#include <sched.h>
-#include <signal.h>
-#include <sys/mount.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
+/* Saves that fail: failing system calls leave what was there. Full disks are in tests/native/test_saving.py, limits of
+ * files in tests/native/limits. */
 
 #include "states.h"
 
@@ -81,63 +77,4 @@ void test_failing_calls(void)
     close_root(&root);
     CHECK(read_state("root") == 8);
     remove_all("root");
-}
-
-void test_size_limit(void)
-{
-    const struct training_state_meta meta = meta_of(&tiny, 8, 0, 1);
-    struct rlimit saved, limit;
-    write_state("root", &tiny, 7, 1);
-    CHECK(getrlimit(RLIMIT_FSIZE, &saved) == 0);
-    for (int reserve = 0; reserve < 2; reserve++) {
-        no_faults();
-        if (!reserve)
-            fail_call(CALL_RESERVE, -1, EOPNOTSUPP);
-        limit = (struct rlimit){10 * BLOCK, saved.rlim_max};
-        CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-        failed_save(__LINE__, &meta, EFBIG, reserve ? "reserve 364544 bytes" : "write to temporary file");
-        CHECK(setrlimit(RLIMIT_FSIZE, &saved) == 0);
-    }
-    WORKS(write_file("root", &meta, false));
-    CHECK(read_state("root") == 8);
-    remove_all("root");
-}
-
-/* In a process with a file system of its own. Exit status 0: checked; 1: failed; 2: this machine doesn't allow it. */
-static int on_small_disk(void)
-{
-    const struct training_state_meta meta = meta_of(&tiny, 8, 0, 1);
-    if ((unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ||
-        mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 || mkdir("disk", 0755) != 0 ||
-        mount("tmpfs", "disk", "tmpfs", 0, "size=512k") != 0)
-        return 2;
-    failures = 0;
-    if (chdir("disk") != 0)
-        return 2;
-    mkdir("root", 0755);
-    write_state("root", &tiny, 7, 1);
-    no_faults();
-    failed_save(__LINE__, &meta, ENOSPC, "reserve 364544 bytes for temporary file");
-    fail_call(CALL_RESERVE, -1, EOPNOTSUPP);
-    failed_save(__LINE__, &meta, ENOSPC, "write to temporary file");
-    remove_all("root");
-    WORKS(write_file("root", &meta, false));
-    CHECK(read_state("root") == 8);
-    return failures == 0 ? 0 : 1;
-}
-
-void test_full_disk(void)
-{
-    fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0) {
-        const int result = on_small_disk();
-        fflush(stdout);
-        _exit(result);
-    }
-    int ended = 0;
-    CHECK(waitpid(child, &ended, 0) == child && WIFEXITED(ended) && WEXITSTATUS(ended) != 1);
-    if (WIFEXITED(ended) && WEXITSTATUS(ended) == 2)
-        printf("test_training_state: no file system of its own: a full disk was only simulated\n");
-    rmdir("disk");
 }

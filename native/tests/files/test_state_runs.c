@@ -112,31 +112,6 @@ void test_other_runs(void)
     remove_all("root");
 }
 
-/* What becomes of its name while a run saves is no matter. */
-void test_root_keeps_its_folder(void)
-{
-    const struct training_state_meta meta = meta_of(&tiny, 7, 0, 1);
-    struct training_state_writer *writer;
-    mkdir("elsewhere", 0755);
-    write_state("root", &tiny, 5, 1);
-    write_state("elsewhere/root", &tiny, 4, 1);
-    write_state("elsewhere/root", &tiny, 5, 1);
-    write_state("elsewhere/root", &tiny, 7, 1);
-    const struct state_root root = open_root("root");
-    WORKS(open_writer(&root, &meta, &writer));
-    WORKS(write_all(writer, &meta, false));
-    CHECK(chdir("elsewhere") == 0);
-    WORKS(training_state_commit(writer));
-    WORKS(training_state_prune(&root, 7, 1));
-    CHECK(entries("root") == 3);
-    CHECK(chdir("..") == 0);
-    CHECK(entries("root") == 1 && read_state("root") == 7);
-    close_root(&root);
-    remove_all("root");
-    remove_all("elsewhere");
-    rmdir("elsewhere");
-}
-
 void test_prune_at_once(void)
 {
     for (int64_t step = 1; step <= 40; step++)

@@ -1,27 +1,20 @@
 /* Tests of io/training_state*.c and io/folder_lock.c: runs all parts. ctest passes the folder to work under, and
  * how often a run is killed. */
-#include <signal.h>
-
 #include "states.h"
 
 static int kills = 50;
 
 static void run(void)
 {
-    signal(SIGXFSZ, SIG_IGN);
     test_arguments();
     test_format();
     test_direct();
-    test_incomplete();
+    test_tensor_of_two_ranks();
     test_damage();
-    test_damaged_values();
     test_reading_fails();
     test_failing_calls();
-    test_size_limit();
-    test_full_disk();
     test_folder_lock();
     test_other_runs();
-    test_root_keeps_its_folder();
     test_prune();
     test_prune_at_once();
     killed(1, kills);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +19,13 @@ from starpullm.checks import memory
 from starpullm.checks.cases import find_record
 from starpullm.checks.memory import place_of
 from starpullm.checks.observer import Observer
-from starpullm.checks.place import Place
+from starpullm.checks.place import Place, Workplace
 from starpullm.checks.result import MAX_LISTED, Finding, Result
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import OutOfMemoryError, StarpullmError
+from starpullm.instruments import Instruments
 from starpullm.resume import training_state
+from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 
 from .statements import judged
@@ -39,6 +41,9 @@ class Operation:
     name: str
     opening: Callable[[], AbstractContextManager[Any]]
     call: Callable[[Any], object]
+    """Its value has to be the same if it does without the memory."""
+    stays: int = 0
+    """Allocations that are freed by the next call."""
 
 
 def scarce_memory(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> Result:
@@ -51,16 +56,26 @@ def scarce_memory(place: Place, *, record: str, sub_batches: int, reduction: str
     golden = find_record(record)
     options = {"sub_batches": sub_batches, "reduction": reduction, "keep_activations": False, "trace": True}
     opening = partial(new_trainer, place, golden, **options)
-    wrong: list[str] = []
-    failed = 0
     with tempfile.TemporaryDirectory(dir=place.directory) as directory:
         states = Path(directory)
         with opening() as trainer:
             trainer.save_state(states)
-        for operation in _operations(opening, states, seed):
-            number, found = fail_each(operation)
-            failed += number
-            wrong += found
+        return _verdict(_operations(opening, states, seed))
+
+
+def scarce_starts(workplace: Workplace) -> Result:
+    """Let allocations fail in the start of a runtime, in a process without one."""
+    del workplace
+    return _verdict([Operation("a runtime", nullcontext, lambda _: Runtime("1x1").close(), stays=1)])
+
+
+def _verdict(operations: Iterable[Operation]) -> Result:
+    wrong: list[str] = []
+    failed = 0
+    for operation in operations:
+        number, found = fail_each(operation)
+        failed += number
+        wrong += found
     return judged(
         check="scarce memory",
         unit="failed allocations",
@@ -77,8 +92,8 @@ def _operations(
         with opening(**options):
             pass
 
-    def step(trainer: Trainer) -> None:
-        trainer.submit(*own_batch(trainer, seed, 0)).result()
+    def step(trainer: Trainer) -> tuple[object, object]:
+        return trainer.step(*own_batch(trainer, seed, 0)), trainer.evaluate(*own_batch(trainer, seed, 1))
 
     def hold(trainer: Trainer) -> None:
         Observer(trainer).hold()
@@ -89,10 +104,17 @@ def _operations(
         trainer.save_state(tempfile.mkdtemp(dir=states))  # a folder with another run's state is refused
         trainer.wait_saved()
 
+    def checkpoint(trainer: Trainer) -> bytes:
+        path = Path(tempfile.mkdtemp(dir=states), "model.bin")
+        trainer.save_checkpoint(path)
+        return path.read_bytes()
+
     yield Operation("a trainer", nullcontext, open_and_close)
     yield Operation("a resumed trainer", nullcontext, partial(open_and_close, resume=states))
     yield Operation("a description of a state", nullcontext, lambda _: training_state(states))
     yield Operation("a step", opening, step)
+    yield Operation("an audited step", partial(opening, instruments=Instruments(audit=True)), step)
+    yield Operation("a checkpoint", opening, checkpoint)
     yield Operation("tasks held back", opening, hold)
     yield Operation("a state", opening, save)
 
@@ -102,13 +124,13 @@ def fail_each(operation: Operation) -> tuple[int, list[str]]:
     wrong: list[str] = []
     failed = 0
     with operation.opening() as opened:
-        operation.call(opened)  # what is allocated once, as a thread's scratch memory, is there from now on
-    fault, _ = _fail(operation, 0, 0)
+        expected = operation.call(opened)  # what is allocated once, as a thread's scratch memory, is there from now on
+    fault, _ = _fail(operation, expected, 0, 0)
     if fault:
         wrong.append(f"{operation.name}, no allocation failed: {fault}")
     for caller, (made, place) in _places(operation).items():
         for number in sorted({1, (made + 1) // 2, made}):
-            fault, reached = _fail(operation, caller, number)
+            fault, reached = _fail(operation, expected, caller, number)
             failed += reached
             if fault:
                 wrong.append(f"{operation.name}, allocation {number} of {place_of(place)} failed: {fault}")
@@ -132,7 +154,7 @@ def _places(operation: Operation) -> dict[int, tuple[int, Site]]:
     return places
 
 
-def _fail(operation: Operation, caller: int, number: int) -> tuple[str, bool]:
+def _fail(operation: Operation, expected: object, caller: int, number: int) -> tuple[str, bool]:
     """Let a place's allocation fail (0: none), and return what was wrong, and whether there were so many."""
     fault, missing, library = "", number, allocations.counting_library()
     library.starpullm_allocations_not_reached.restype = ctypes.c_size_t
@@ -141,7 +163,8 @@ def _fail(operation: Operation, caller: int, number: int) -> tuple[str, bool]:
         with operation.opening() as opened:
             library.starpullm_allocations_refuse(ctypes.c_uint64(caller), ctypes.c_size_t(number))
             try:
-                operation.call(opened)
+                if operation.call(opened) != expected:
+                    fault = "the result is another one"
             finally:
                 missing = library.starpullm_allocations_not_reached()
     except OutOfMemoryError:
@@ -150,15 +173,18 @@ def _fail(operation: Operation, caller: int, number: int) -> tuple[str, bool]:
         fault = f"expected OutOfMemoryError, found {type(error).__name__}: {error}"
     finally:
         allocations.stop()
-    return fault or left_allocations(), number > 0 and missing == 0
+    return fault or left_allocations(operation.stays), number > 0 and missing == 0
 
 
-def left_allocations() -> str:
+def left_allocations(stays: int = 0) -> str:
     """Return where the library has made allocations that are left when workers have had time to free theirs."""
     own, deadline = str(find_library()), time.monotonic() + memory.FREEING_SECONDS
-    while left := [site for site in allocations.sites() if site.module == own and site.live]:
+    while True:
+        left = [site for site in allocations.sites() if site.module == own and site.live]
+        number = sum(site.live for site in left)
+        if number <= stays:
+            return ""
         if time.monotonic() > deadline:
             where = "; ".join(f"{place_of(site)}: {site.live_bytes} bytes" for site in left[:MAX_LISTED])
-            return f"left {sum(site.live for site in left)} allocations: {where}"
+            return f"left {number} allocations: {where}"
         time.sleep(0.001)
-    return ""

@@ -236,6 +236,10 @@ def _check_folders(statements: Statements, folder: _Folder) -> None:
     statements.equal("what was passed over", incomplete, training_state(root).passed_over)
     _check_other_names(statements, folder)
     _check_other_places(statements, folder, newer)
+    shutil.copy(folder.path, newer / "rank-00001-of-00002.state")
+    half = f"{newer}: incomplete: rank-00000-of-00002.state is missing (1 of 2 files are there)"
+    statements.equal("what was passed over of two ranks", half, training_state(root).passed_over)
+    (newer / "rank-00001-of-00002.state").unlink()
     statements.refused("a folder without files", FormatError, incomplete, folder.opening(newer))
     shutil.rmtree(newer)
     folder.path.rename(folder.file(0, 3))

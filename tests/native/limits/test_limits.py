@@ -82,8 +82,9 @@ def test_operations_leave_nothing(pool: Pool, configuration: RuntimeConfiguratio
 
 def test_memory_that_runs_out_is_told(pool: Pool) -> None:
     """Each place in the library that allocates fails, one in each call."""
-    reply = pool.call(ONE, scarcity.scarce_memory, time_limit=TIME_LIMIT, counts_allocations=True, **SPLIT)
-    require_passed(reply.result())
+    for placement, check, arguments in ((ONE, scarcity.scarce_memory, SPLIT), (1, scarcity.scarce_starts, {})):
+        reply = pool.call(placement, check, time_limit=TIME_LIMIT, counts_allocations=True, **arguments)
+        require_passed(reply.result())
 
 
 def test_refused_tasks_leave_nothing(pool: Pool, refusing_library: Path) -> None:

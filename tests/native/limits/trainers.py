@@ -90,6 +90,10 @@ def _check_tokens(statements: Statements, trainer: Trainer, seed: int) -> None:
                 f"{what.split()[0]}[1, 3]: token {token} is out of range, expected 0 to {MODEL.vocab_size - 1}",
                 partial(call, bad),
             )
+    for rate in (float("nan"), float("inf"), 1e39, -1e-3):
+        sentence = "learning_rate: found *, expected a finite number, at least 0"
+        step = partial(trainer.submit, good, targets, learning_rate=rate)
+        statements.refused(f"a step with learning rate {rate}", InvalidArgumentError, sentence, step)
     for name, values in before.items():
         statements.same_bits(f"{name} after refused tokens", values, trainer.tensor("params", name))
     extremes = np.where(np.arange(good.size).reshape(good.shape) % 2, 0, MODEL.vocab_size - 1)

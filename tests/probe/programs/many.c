@@ -11,7 +11,6 @@ static double length;
 
 static void wait_for(void *buffers[], void *argument)
 {
-    (void)argument;
     double end = starpu_timing_now() + length;
     *(volatile char *)STARPU_VECTOR_GET_PTR(buffers[0]) += 1;
     while (starpu_timing_now() < end)

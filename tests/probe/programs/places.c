@@ -8,7 +8,6 @@ static double tiles[2][N], rows[PARTS * N];
 
 static void update(void *buffers[], void *argument)
 {
-    (void)argument;
     for (int i = 0; i < N; i++)
         ((double *)STARPU_VECTOR_GET_PTR(buffers[0]))[i] += ((double *)STARPU_VECTOR_GET_PTR(buffers[1]))[i] + 1;
 }

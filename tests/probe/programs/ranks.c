@@ -19,7 +19,6 @@ static int rank, size;
 
 static void share(void *buffers[], void *argument)
 {
-    (void)argument;
     double value = undeclared + 1;
     work();
     undeclared = value;
@@ -28,28 +27,21 @@ static void share(void *buffers[], void *argument)
 
 static void add(void *buffers[], void *argument)
 {
-    (void)argument;
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += elements(buffers, 1)[2] / 3;
 }
 
 static void crash(void *buffers[], void *argument)
 {
-    (void)argument;
-    (void)buffers;
     *(volatile int *)8 = 1;
 }
 
 static void kill_rank(void *buffers[], void *argument)
 {
-    (void)argument;
-    (void)buffers;
     raise(SIGKILL);
 }
 
 static void never_end(void *buffers[], void *argument)
 {
-    (void)argument;
-    (void)buffers;
     for (;;)
         pause();
 }

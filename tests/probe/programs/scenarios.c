@@ -15,19 +15,16 @@ static double undeclared;
 
 static void copy(void *buffers[], void *argument)
 {
-    (void)argument;
     memcpy(elements(buffers, 0), elements(buffers, 1), N * sizeof(double));
 }
 
 static void copy_half(void *buffers[], void *argument)
 {
-    (void)argument;
     memcpy(elements(buffers, 0), elements(buffers, 1), N / 2 * sizeof(double));
 }
 
 static void write_second(void *buffers[], void *argument)
 {
-    (void)argument;
     elements(buffers, 1)[3] += elements(buffers, 0)[3] + 1;
     elements(buffers, 0)[0] += 1;
 }
@@ -53,7 +50,6 @@ static void read_neighbour(void *buffers[], void *argument)
 
 static void share(void *buffers[], void *argument)
 {
-    (void)argument;
     double value = undeclared + 1;
     work();
     undeclared = value;
@@ -62,20 +58,16 @@ static void share(void *buffers[], void *argument)
 
 static void touch(void *buffers[], void *argument)
 {
-    (void)argument;
-    (void)buffers;
     work();
 }
 
 static void noise(void *buffers[], void *argument)
 {
-    (void)argument;
     elements(buffers, 0)[5] += (double)(starpu_timing_now() * 1000) + getpid();
 }
 
 static void add(void *buffers[], void *argument)
 {
-    (void)argument;
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += elements(buffers, 1)[2] / 3;
 }
 
@@ -95,27 +87,21 @@ static void add_number(void *buffers[], void *argument)
 
 static void zero(void *buffers[], void *argument)
 {
-    (void)argument;
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) = 0;
 }
 
 static void combine(void *buffers[], void *argument)
 {
-    (void)argument;
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += *(double *)STARPU_VARIABLE_GET_PTR(buffers[1]);
 }
 
 static void crash(void *buffers[], void *argument)
 {
-    (void)argument;
-    (void)buffers;
     *(volatile int *)8 = 1;
 }
 
 static void never_end(void *buffers[], void *argument)
 {
-    (void)argument;
-    (void)buffers;
     for (;;)
         pause();
 }

@@ -9,14 +9,12 @@ static void add_values(void *buffers[], void *argument)
 {
     const double *values = (const double *)STARPU_CSR_GET_NZVAL(buffers[0]);
     double *sum = (double *)STARPU_VARIABLE_GET_PTR(buffers[1]);
-    (void)argument;
     for (int i = 0; i < ROWS; i++)
         *sum += values[i];
 }
 
 static void count(void *buffers[], void *argument)
 {
-    (void)argument;
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += 1;
 }
 

@@ -8,7 +8,6 @@ enum { TASKS = 12, LIAR = 7 };
 static void count(void *buffers[], void *argument)
 {
     int *value = (int *)STARPU_VARIABLE_GET_PTR(buffers[0]);
-    (void)argument;
     *value = 3 * *value + 1;
 }
 

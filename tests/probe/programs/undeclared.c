@@ -18,71 +18,59 @@ static volatile sig_atomic_t own_faults;
 
 static void scale(void *buffers[], void *argument)
 {
-    (void)argument;
     for (int i = 0; i < N; i++)
         elements(buffers, 0)[i] = 0.5 * elements(buffers, 0)[i] + elements(buffers, 1)[i];
 }
 
 static void read_other(void *buffers[], void *argument)
 {
-    (void)argument;
     elements(buffers, 0)[0] += blocks[2][1000]; // line of the read
 }
 
 static void write_other(void *buffers[], void *argument)
 {
-    (void)argument;
-    (void)buffers;
     ((volatile double *)blocks[2])[1001] = 1002; // line of the write
 }
 
 static void copy_other(void *buffers[], void *argument)
 {
-    (void)argument;
     memcpy(elements(buffers, 0), blocks[2], sizeof blocks[2]); // line of the copy
 }
 
 static void write_back(void *buffers[], void *argument)
 {
-    (void)argument;
     volatile double *element = elements(buffers, 1) + 999;
     *element = 1000; // line of the update
 }
 
 static void update_corner(void *buffers[], void *argument)
 {
-    (void)argument;
     *(double *)STARPU_MATRIX_GET_PTR(buffers[0]) += *(double *)STARPU_MATRIX_GET_PTR(buffers[1]) + 1;
 }
 
 static void read_tile(void *buffers[], void *argument)
 {
-    (void)argument;
     *(double *)STARPU_MATRIX_GET_PTR(buffers[0]) += all[300][0]; // line of the tile
 }
 
 static void keep_address(void *buffers[], void *argument)
 {
-    (void)argument;
     first = (double *)STARPU_VARIABLE_GET_PTR(buffers[0]);
     *first = 1;
 }
 
 static void read_kept(void *buffers[], void *argument)
 {
-    (void)argument;
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) = *first; // line of the kept address
 }
 
 static void read_small(void *buffers[], void *argument)
 {
-    (void)argument;
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += numbers[2];
 }
 
 static void touch_own_page(void *buffers[], void *argument)
 {
-    (void)argument;
     mprotect(own_page, 4096, PROT_NONE);
     *own_page = 1;
     elements(buffers, 0)[0] += blocks[2][1000]; // line of the read behind the program's handler
@@ -90,8 +78,6 @@ static void touch_own_page(void *buffers[], void *argument)
 
 static void read_file(void *buffers[], void *argument)
 {
-    (void)argument;
-    (void)buffers;
     int file = open("/dev/zero", O_RDONLY);
     if (read(file, blocks[2], sizeof blocks[2]) != sizeof blocks[2])
         exit(4);

@@ -61,7 +61,6 @@ static struct starpu_data_interface_ops operations = {
 
 static void count(void *buffers[], void *argument)
 {
-    (void)argument;
     *(int *)((struct own *)buffers[0])->address += 1;
     *(int *)STARPU_VARIABLE_GET_PTR(buffers[1]) += 1;
 }

@@ -13,13 +13,11 @@ static void add(void *buffers[], void *argument)
 
 static void set(void *buffers[], void *argument)
 {
-    (void)argument;
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) = 1;
 }
 
 static void update_half(void *buffers[], void *argument)
 {
-    (void)argument;
     for (int i = 0; i < N / 2; i++)
         elements(buffers, 0)[i] += 2;
 }
@@ -35,59 +33,49 @@ static void fill_half(void *buffers[], void *argument)
 
 static void double_half(void *buffers[], void *argument)
 {
-    (void)argument;
     for (int i = 0; i < N / 2; i++)
         elements(buffers, 0)[i] *= 2;
 }
 
 static void copy(void *buffers[], void *argument)
 {
-    (void)argument;
     memcpy(elements(buffers, 0), elements(buffers, 1), N * sizeof(double));
 }
 
 static void sum(void *buffers[], void *argument)
 {
-    (void)argument;
     for (int i = 0; i < N; i++)
         elements(buffers, 0)[0] += elements(buffers, 1)[i];
 }
 
 static void add_first(void *buffers[], void *argument)
 {
-    (void)argument;
     elements(buffers, 1)[0] += elements(buffers, 0)[0];
 }
 
 static void add_sum(void *buffers[], void *argument)
 {
-    (void)argument;
     for (int i = 0; i < N; i++)
         *(double *)STARPU_VARIABLE_GET_PTR(buffers[1]) += elements(buffers, 0)[i];
 }
 
 static void redux(void *buffers[], void *argument)
 {
-    (void)argument;
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += *(double *)STARPU_VARIABLE_GET_PTR(buffers[1]);
 }
 
 static void set_zero(void *buffers[], void *argument)
 {
-    (void)argument;
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) = 0;
 }
 
 static void read_total(void *buffers[], void *argument)
 {
-    (void)argument;
     elements(buffers, 1)[0] = *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]);
 }
 
 static void touch(void *buffers[], void *argument)
 {
-    (void)buffers;
-    (void)argument;
 }
 
 static void read_neighbour(void *buffers[], void *argument)
@@ -105,7 +93,6 @@ struct record {
 
 static void set_records(void *buffers[], void *argument)
 {
-    (void)argument;
     struct record *records = (struct record *)STARPU_VECTOR_GET_PTR(buffers[0]);
     for (int i = 0; i < N; i++) {
         records[i].value = i;
