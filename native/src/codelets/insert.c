@@ -99,6 +99,21 @@ static status check_registered(const struct operation *operation, const struct a
     return STARPULLM_OK;
 }
 
+/* The plan of offloading counts accesses in the order of submission. */
+static void follow_plan(struct iteration *iteration, const struct access *accesses, size_t num_accesses)
+{
+    for (size_t i = 0; i < num_accesses; i++) {
+        struct data *data = accesses[i].data;
+        const int after = iteration->after ? iteration->after[iteration->accesses++] : AFTER_NOTHING;
+        if (accesses[i].mode != STARPU_R)
+            data->has_value = true;
+        if (after == AFTER_WRITE_EARLY)
+            data_write_early(data);
+        else if (after == AFTER_DROP)
+            data_drop(data);
+    }
+}
+
 status insert_task(struct operation *operation, struct task_place place, struct access *accesses, size_t num_accesses,
                    const union arguments *arguments)
 {
@@ -122,6 +137,8 @@ status insert_task(struct operation *operation, struct task_place place, struct 
         code = submit(starpu_task, task);
     else
         task_destroy(task);
+    if (code == STARPULLM_OK && one_rank)
+        follow_plan(place.iteration, accesses, num_accesses);
     if (code == STARPULLM_OK && !one_rank)
         code = transfers_after_task(operation, place, accesses, num_accesses);
     return code;
