@@ -149,6 +149,8 @@ class Runtime(Resource):
                 memory_limit=0 if memory_limit is None else _limit(memory_limit),
                 offload_plan=place_of("offload_plan", offload_plan, OFFLOAD_PLANS),
             )
+        self.drops = offload is not None and offload_plan == OFFLOAD_PLANS[0]
+        """Whether gradients and activations are dropped after their last use, without ``keep_activations``."""
         prototypes.call("runtime_create", options, self._handle.address)
         self._blocks = CommonBlocks(self.comm) if self.comm else None
         blas = prototypes.text(prototypes.call("blas"))
