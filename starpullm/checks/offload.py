@@ -19,10 +19,11 @@ from starpullm.golden.records import shipped_record
 from starpullm.options import OFFLOAD_PLANS
 from starpullm.runtime import Runtime
 
-RECORD, LIMIT = "small", "12M"
-"""The first record with data that are large enough to move, and a limit that a third of them fit into."""
+RECORD = "small"
+"""The first record with data that are large enough to move."""
 
-PLACES = {"ahead": "2x1", "lru": "1x2"}
+PLACES = {"ahead": ("2x1", "8M"), "lru": ("1x2", "12M")}
+"""A partition for each plan, and a limit a little above the smallest."""
 
 
 @check
@@ -38,16 +39,16 @@ class Offloading(Check):
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
         """Yield a case for each plan; where blocks share activations, gradients are dropped after their last use."""
         for plan in OFFLOAD_PLANS:
-            recompute = "block" if plan == "ahead" else "none"
+            recompute = "attention" if plan == "ahead" else "none"
             yield Case(RECORD, 2, "ordered", what=plan, recompute=recompute, seed=asked.seed)
 
     def run(self, place: Workplace, case: Case) -> Result:  # type: ignore[override]
         """Train in a process that has no runtime."""
-        settings = {"offload": place.directory, "memory_limit": LIMIT, "offload_plan": case.what}
+        partition, limit = PLACES[case.what]
         try:
             with (
                 environment(HWLOC_SYNTHETIC="numa:1 core:2 pu:1"),
-                Runtime(PLACES[case.what], **settings) as runtime,  # type: ignore[arg-type]
+                Runtime(partition, offload=place.directory, memory_limit=limit, offload_plan=case.what) as runtime,
             ):
                 return self._run(runtime, place.directory, case)
         except InvalidArgumentError as error:  # the directory is in memory
@@ -61,7 +62,8 @@ class Offloading(Check):
         findings = list(compared.findings)
         if not written or not read:
             findings.append(Finding(f"{written} bytes were written and {read} read, expected some of both"))
-        with record_trainer(runtime, record, checkpoint, **case.settings) as trainer:
+        keep = case.can_read("activations", None)
+        with record_trainer(runtime, record, checkpoint, keep_activations=keep, **case.settings) as trainer:
             trainer.step(*own_batch(trainer, case.seed, 0))
             damage(directory)
             try:

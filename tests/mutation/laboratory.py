@@ -284,7 +284,7 @@ def scenarios(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 def offloading(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Train with a memory limit and a disk."""
     for plan in OFFLOAD_PLANS:
-        recompute = "block" if plan == "ahead" else "none"
+        recompute = "attention" if plan == "ahead" else "none"
         yield from laboratory.alone(name, Case("small", 2, "ordered", what=plan, recompute=recompute, seed=SEED))
 
 

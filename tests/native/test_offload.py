@@ -70,9 +70,8 @@ def small_trainer(path: str | None, runtime: dict[str, Any], **options: Any) -> 
 # ---- The smallest limit, saving and resuming ----
 
 WAYS: list[dict[str, Any]] = [
-    {"sub_batches": 4, "activation_sets": 1},
+    {"sub_batches": 4, "activation_sets": 1, "reduction": "tree"},
     {"recompute": "block", "weight_gradients": "reused"},
-    {"sub_batches": 4, "reduction": "tree", "keep_activations": True},
 ]
 
 
@@ -137,8 +136,8 @@ def train_large(path: str, folder: str, plan: str) -> tuple[int, int, int]:
     with Runtime("2x1", offload=folder, memory_limit=LARGE_LIMIT, offload_plan=plan) as runtime:
         before = memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")
-        with Trainer(runtime, path, batch_size=4, seq_len=128) as trainer:
-            tokens = generate_tokens(1, 0, 4, 128, LARGE.vocab_size)
+        with Trainer(runtime, path, batch_size=2, seq_len=64) as trainer:
+            tokens = generate_tokens(1, 0, 2, 64, LARGE.vocab_size)
             trainer.step(*tokens)
             trainer.wait()
             first = runtime.offloaded()
@@ -150,7 +149,7 @@ def train_large(path: str, folder: str, plan: str) -> tuple[int, int, int]:
 
 @pytest.mark.timeout(TIME_LIMIT)
 def test_the_limit_is_kept(tmp_path: Path) -> None:
-    """Of about 440 MB. The plan moves less than what LRU alone does: it never writes what is dead."""
+    """Of about 370 MB. The plan moves less than what LRU alone does: it never writes what is dead."""
     model = tmp_path / "model.bin"
     generate_checkpoint(model, LARGE, 1)
     moved = {}
@@ -313,5 +312,5 @@ def test_two_runs_in_one_folder_that_are_killed_leave_nothing(checkpoint: Path, 
 def test_commands_take_a_limit(tmp_path: Path) -> None:
     where = ("--offload", tmp_path, "--memory-limit")
     done = run_cli("parity", "small", *where, "8M", "--offload-plan", "lru")
-    assert "all bits are equal" in done.check().stdout
+    assert done.check().stdout.endswith(" tensors over 4 steps, 0 differ\n")
     assert_command_refused(run_cli("parity", "small", *where, "1M"), "memory_limit: found 1048576 bytes")
