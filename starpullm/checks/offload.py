@@ -31,9 +31,9 @@ class Offloading(Check):
     """Compare with a golden record while data move to a disk; then damage their file and train on."""
 
     family, unit = "memory", "tensors"
-    claim = "with a memory limit and a disk, tensors have the bits of llm.c, and a damaged disk is a failure"
+    claim = "data on a disk keep llm.c's bits, and damage is a failure"
     fault = "with a memory limit and a disk, training goes wrong"
-    cannot_see = "how much memory is used; damage of data that aren't read again"
+    cannot_see = "how much memory is used"
     needs = Needs(Where.ALONE, ranks=(1, 1))
 
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:

@@ -45,7 +45,7 @@ from .children import (
 from .tiny import bits_of
 
 SMALL = shipped_record("small")
-SIZES = {"batch_size": SMALL.batch_size, "seq_len": SMALL.seq_len}
+SIZES: dict[str, Any] = {"batch_size": SMALL.batch_size, "seq_len": SMALL.seq_len}
 TIME_LIMIT = 60.0
 LEAST = re.compile(r"expected at least (\d+): ")
 
@@ -113,9 +113,9 @@ def test_the_smallest_limit_has_the_bits_of_none(checkpoint: Path, tmp_path: Pat
         train_at_least_limit, checkpoint, tmp_path, options, timeout=TIME_LIMIT, environment=TWO_CORES
     )
     expected = results[0][1][0]
-    for plan, bits, written, read in results:
+    for plan, bits, written, _ in results:
         assert bits == [expected, expected], plan
-        assert (written > 0) == (plan != "") and read >= 0, plan
+        assert (written > 0) == (plan != ""), plan
     assert [path.name for path in tmp_path.iterdir()] == ["states"]
 
 

@@ -3,6 +3,7 @@
 
 #include <starpu.h>
 
+#include "data/disk.h"
 #include "data/exchange.h"
 #include "data/pages.h"
 #include "instrument/audit.h"
@@ -84,6 +85,12 @@ status data_when_readable(struct data *data, void (*ready)(void *argument), void
 void data_write_early(struct data *data)
 {
     starpu_data_wont_use(data->handle);
+}
+
+void data_leave(const struct data *data)
+{
+    if (disk_has(data->handle))
+        (void)starpu_data_evict_from_node(data->handle, STARPU_MAIN_RAM); /* refused while a task uses them */
 }
 
 void data_drop(struct data *data)

@@ -54,5 +54,7 @@ status data_when_readable(struct data *data, void (*ready)(void *argument), void
 
 /* They are written to the disk if there is time, as they won't be used for long: their memory is free at once then. */
 void data_write_early(struct data *data);
+/* Frees their memory if it has been; from a task's callback, and not among the tasks that use them. */
+void data_leave(const struct data *data);
 /* Nobody needs the value any more, which is then never written to the disk. */
 void data_drop(struct data *data);

@@ -41,6 +41,7 @@ struct request {
 
 static struct {
     int descriptor; /* -1: closed */
+    int node;       /* StarPU's number */
     char folder[256];
     pthread_t threads[NUM_THREADS];
     int num_threads;
@@ -58,9 +59,11 @@ static struct {
     char sentence[512];
 } disk = {.descriptor = -1, .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-bool disk_in_use(void)
+bool disk_has(void *handle)
 {
-    return disk.descriptor >= 0;
+    int is_valid = 0, is_loading = 0;
+    starpu_data_query_status2(handle, disk.node, NULL, &is_valid, &is_loading, NULL);
+    return is_valid && !is_loading;
 }
 
 /* ---- Failures ---- */
@@ -378,6 +381,7 @@ status disk_register(int64_t memory_limit)
     const int node = starpu_disk_register(&operations, NULL, -1);
     if (node < 0)
         return fail(STARPULLM_RUNTIME_FAILURE, "offload: StarPU refused the disk (error %d)", node);
+    disk.node = node;
     take_memory((mib - memory_limit % mib) % mib);
     return STARPULLM_OK;
 }

@@ -15,7 +15,8 @@ status disk_register(int64_t memory_limit);
 /* After StarPU has stopped. */
 void disk_close(void);
 
-bool disk_in_use(void);
+/* Whether it has the present value of a handle (starpu_data_handle_t). */
+bool disk_has(void *handle);
 
 /* The first request that failed, on any thread. */
 status disk_check(void);

@@ -114,31 +114,40 @@ static int64_t sum_before(const struct sums *sums, size_t position)
     return sum;
 }
 
-static enum after_access choose(const struct data *data, bool is_written_next, int64_t bytes_between, int64_t room,
-                                bool keep)
+/* The next access to the same datum. */
+struct next {
+    bool is_write, is_far; /* more than half of a step away */
+    int64_t bytes_between; /* of other data that are used until then */
+};
+
+static enum after_access choose(const struct data *data, const struct next *next, int64_t room, bool keep)
 {
-    if (!data->moves || bytes_between + bytes_that_move(data) <= room)
+    if (!data->moves || next->bytes_between + bytes_that_move(data) <= room)
         return AFTER_NOTHING;
-    return is_written_next && data->transient && !keep ? AFTER_DROP : AFTER_WRITE_EARLY;
+    if (next->is_write && data->transient && !keep)
+        return AFTER_DROP;
+    return next->is_far ? AFTER_LEAVE : AFTER_WRITE_EARLY;
 }
 
 /* Steps follow each other: from the end of two, each access meets the next one to the same datum. What would have to
  * leave the memory in between, if what was used longest ago leaves it first, is written early; or dropped, if it is
- * overwritten next. */
+ * overwritten next. What is used again last of all leaves the memory too: m and v would push out parameters, which
+ * StarPU has used longer ago. */
 static status make_plan(struct starpullm_session *session, const struct walk *walk, int64_t room, bool keep)
 {
     const size_t count = walk->num_accesses, end = 2 * count;
     struct sums between = {calloc(end + 1, sizeof *between.nodes), end};
     size_t *next = calloc((size_t)handles_count(session->handles), sizeof *next); /* 1 + position; 0: none */
-    session->after = calloc(count, sizeof *session->after);
-    const bool made = between.nodes && next && session->after;
+    uint8_t *choices = session->plan.after = calloc(count, sizeof *choices);
+    const bool made = between.nodes && next && choices;
     for (size_t position = end; made && position-- > 0;) {
         const struct data *data = data_of(session, walk, position);
         const size_t after = next[data->id];
         if (position < count) {
-            const int64_t bytes = sum_before(&between, after - 1) - sum_before(&between, position + 1);
-            const bool is_written = walk->accesses[(after - 1) % count].mode == STARPULLM_WRITE;
-            session->after[position] = (uint8_t)choose(data, is_written, bytes, room, keep);
+            const struct next found = {walk->accesses[(after - 1) % count].mode == STARPULLM_WRITE,
+                                       after - 1 - position > count / 2,
+                                       sum_before(&between, after - 1) - sum_before(&between, position + 1)};
+            choices[position] = (uint8_t)choose(data, &found, room, keep);
         }
         if (after)
             add_at(&between, after - 1, -bytes_that_move(data));

@@ -159,7 +159,7 @@ void starpullm_session_destroy(starpullm_session *session)
     handles_destroy(session->handles);
     if (session->on_disk)
         disk_give_back(&share);
-    free(session->after);
+    free(session->plan.after);
     schedule_destroy(&session->work);
     placement_destroy(&session->work.placement);
     for (int slot = 0; slot < session->slots_ready; slot++)

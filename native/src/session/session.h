@@ -23,15 +23,15 @@ struct starpullm_session {
     size_t num_edges;
     struct iteration *iterations; /* [slot] */
     int slots;
-    int slots_ready;        /* iterations that were initialised */
-    int64_t submitted;      /* number of submissions */
-    int64_t updates;        /* number of steps among them, and before the state that the session resumed from */
-    bool blas;              /* a BLAS computes, or has computed, matmuls of its steps */
-    bool broken;            /* a submission failed half way */
-    bool on_disk;           /* it has a share of the disk */
-    uint8_t *after;         /* enum after_access of each access of a step; NULL: nothing follows */
-    struct failure failure; /* of a task */
-    struct saving *saving;  /* NULL: nothing has been saved yet */
+    int slots_ready;          /* iterations that were initialised */
+    int64_t submitted;        /* number of submissions */
+    int64_t updates;          /* number of steps among them, and before the state that the session resumed from */
+    bool blas;                /* a BLAS computes, or has computed, matmuls of its steps */
+    bool broken;              /* a submission failed half way */
+    bool on_disk;             /* it has a share of the disk */
+    struct offload_plan plan; /* of its steps; without accesses if there is none */
+    struct failure failure;   /* of a task */
+    struct saving *saving;    /* NULL: nothing has been saved yet */
 };
 
 /* options.c: refuses options that this model and the running runtime can't serve. */

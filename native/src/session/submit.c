@@ -133,7 +133,7 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
     if (targets)
         TRY(copy_tokens(session, slot, targets, handles_targets));
     iteration_open(iteration, session->submitted);
-    iteration->after = NULL;
+    iteration->plan = NULL;
     iteration->accesses = 0;
     *context = (struct graph_context){&session->work, session->handles, iteration, slot, NULL};
     return STARPULLM_OK;
@@ -154,7 +154,7 @@ static status add_step(struct starpullm_session *session, const struct graph_con
 {
     session->updates = context->update->number;
     session->learning_rate = context->update->adamw.learning_rate;
-    context->iteration->after = session->after;
+    context->iteration->plan = session->plan.after ? &session->plan : NULL;
     return graph_add_step(context, loss);
 }
 
