@@ -1,4 +1,4 @@
-"""The memory that a process may still take."""
+"""The memory that a process may still take, and sizes as texts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,30 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
+from starpullm.errors import InvalidArgumentError
+
 _GROUPS = "/sys/fs/cgroup"
 _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 _VERSION_2 = ("memory.max", "memory.current")
 _AVAILABLE, _SWAP = re.compile(rb"^MemAvailable:\s+(\d+)", re.M), re.compile(rb"^SwapFree:\s+(\d+)", re.M)
 _DROPPABLE = re.compile(rb"^(?:total_)?inactive_file (\d+)", re.M)  # the total, if there is one, is the last
+
+
+_SIZE, _UNITS = re.compile(r"([1-9][0-9]{0,17})([KMGT]?)(?:i?B)?"), "KMGT"
+
+
+def bytes_of(option: str, size: int | str) -> int:
+    """Return a size, as a number or a text such as ``12G`` or ``512MiB``, in bytes; units are powers of 1024.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the text isn't a size.
+    """
+    match = _SIZE.fullmatch(str(size))
+    if not match:
+        raise InvalidArgumentError(f'{option}: found "{size}", expected a size such as 12G')
+    return int(match[1]) << 10 * (_UNITS.find(match[2]) + 1 if match[2] else 0)
 
 
 def available_memory() -> int:

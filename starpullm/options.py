@@ -10,6 +10,7 @@ REDUCTIONS = ("ordered", "tree", "redux")
 RECOMPUTATIONS = ("none", "attention", "block")
 WEIGHT_GRADIENTS = ("kept", "reused")
 SCHEDULES = ("gpipe", "1f1b")
+OFFLOAD_PLANS = ("ahead", "lru")
 
 
 def place_of(option: str, word: str, words: Sequence[str]) -> int:

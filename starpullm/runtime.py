@@ -11,7 +11,9 @@ import numpy as np
 from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_blas
 from starpullm.binding.resource import Resource
-from starpullm.errors import InvalidArgumentError
+from starpullm.errors import InvalidArgumentError, OutOfMemoryError
+from starpullm.memory import available_memory, bytes_of
+from starpullm.options import OFFLOAD_PLANS, place_of
 from starpullm.processes.ranks import CommonBlocks, failing_together
 
 if TYPE_CHECKING:
@@ -59,6 +61,13 @@ class ThreadPlace(NamedTuple):
     num_units: int
 
 
+class Offloaded(NamedTuple):
+    """Bytes that have moved to a disk and from it."""
+
+    written: int
+    read: int
+
+
 class Runtime(Resource):
     """StarPU, running; a context manager.
 
@@ -83,14 +92,26 @@ class Runtime(Resource):
     blas_library
         With ``"blas"``: a CBLAS (OpenBLAS, MKL, BLIS, ...), by its path or its name for pkg-config or the dynamic
         linker, such as ``openblas``; None: the first that is found (``starpullm doctor`` shows it).
+    offload, memory_limit
+        A folder on a disk, and the most bytes of trainers' data in memory, as a number or a text such as ``12G``: data
+        that aren't used move to a file without a name in the folder. The bits are the same. On one rank, and not with
+        the reduction ``redux``. A request to the disk that fails is a failure of the tasks of all trainers.
+    offload_plan
+        ``"ahead"``: data that won't be used for long are written early, and those that nobody needs any more are
+        dropped, by the order of a step; such gradients and activations can't be read then without ``keep_activations``.
+        ``"lru"``: what was used longest ago is written when memory is needed.
 
     Raises
     ------
     InvalidArgumentError
         If this machine has too few cores for the partition, StarPU has no such scheduler, several ranks are asked of a
         library that was built without MPI, or the BLAS can't be used.
+    FileError
+        If no file can be made in the folder.
     MissingDependencyError
         If no BLAS is found.
+    OutOfMemoryError
+        If the machine has less memory than the limit.
     StateError
         If a runtime is running in this process already.
     RuntimeFailureError
@@ -105,6 +126,9 @@ class Runtime(Resource):
         *,
         matmul: str = MATMULS[0],
         blas_library: str | os.PathLike[str] | None = None,
+        offload: str | os.PathLike[str] | None = None,
+        memory_limit: int | str | None = None,
+        offload_plan: str = OFFLOAD_PLANS[0],
     ) -> None:
         self.comm = comm if comm is not None and comm.Get_size() > 1 else None
         self.rank = self.comm.Get_rank() if self.comm else 0
@@ -121,7 +145,12 @@ class Runtime(Resource):
                 scheduler=prototypes.c_string("scheduler", scheduler),
                 communicator=prototypes.communicator(self.comm.py2f() if self.comm else None),
                 blas_library=None if library is None else prototypes.c_string("blas_library", library),
+                offload=None if offload is None else prototypes.c_string("offload", offload),
+                memory_limit=0 if memory_limit is None else _limit(memory_limit),
+                offload_plan=place_of("offload_plan", offload_plan, OFFLOAD_PLANS),
             )
+        self.drops = offload is not None and offload_plan == OFFLOAD_PLANS[0]
+        """Whether gradients and activations are dropped after their last use, without ``keep_activations``."""
         prototypes.call("runtime_create", options, self._handle.address)
         self._blocks = CommonBlocks(self.comm) if self.comm else None
         blas = prototypes.text(prototypes.call("blas"))
@@ -140,6 +169,16 @@ class Runtime(Resource):
         prototypes.call("runtime_threads", self._handle, places, len(places))
         return [ThreadPlace(*place.tolist()) for place in places]
 
+    def offloaded(self) -> Offloaded:
+        """Return how many bytes have moved to the disk and from it so far; 0 without ``offload``.
+
+        Raises
+        ------
+        StateError
+            If the runtime is closed.
+        """
+        return Offloaded(*prototypes.results("runtime_offloaded", self._handle))
+
     def _destroy(self) -> None:
         prototypes.call("runtime_destroy", self._handle)
         if self._blocks is not None:
@@ -154,6 +193,13 @@ class Runtime(Resource):
         rank = f", rank {self.rank} of {self.ranks}" if self.comm else ""
         matmul = "" if self.matmul == "strict" else f", matmuls by {self.matmul}"
         return f"<Runtime {self.partition} {self.scheduler}{rank}{matmul}, {state}>"
+
+
+def _limit(memory_limit: int | str) -> int:
+    limit, available = bytes_of("memory_limit", memory_limit), available_memory()
+    if 0 < available < limit:
+        raise OutOfMemoryError(f"memory_limit: found {limit} bytes, expected at most {available}, which are available")
+    return limit
 
 
 def _blas_to_open(matmul: str, blas_library: str | os.PathLike[str] | None) -> str | None:

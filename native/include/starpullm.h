@@ -89,6 +89,12 @@ struct starpullm_model_config {
 /* A running StarPU. One at a time in a process. */
 typedef struct starpullm_runtime starpullm_runtime;
 
+/* What moves to the disk. */
+enum starpullm_offload_plan {
+    STARPULLM_OFFLOAD_AHEAD = 0, /* by the order of a step: early what isn't used for long, and never what is dead */
+    STARPULLM_OFFLOAD_LRU = 1    /* when memory is needed, what hasn't been used for longest */
+};
+
 struct starpullm_runtime_options {
     size_t size;
     int32_t workers;            /* W */
@@ -103,6 +109,12 @@ struct starpullm_runtime_options {
     /* NULL: the library's own matmuls, with llm.c's bits. Otherwise the shared library of a CBLAS, as a path or a name
      * for the dynamic linker: its matmuls are used until the runtime is destroyed, and no result is strict. */
     const char *blas_library;
+    /* NULL: data stay in memory. Otherwise a folder on a disk: data that aren't used move there, into a file without a
+     * name, so that no more than memory_limit bytes of data are in memory. On one rank, without STARPULLM_AUDIT and
+     * `redux`. A request to the disk that fails is a failure of the tasks of all sessions. */
+    const char *offload;
+    int64_t memory_limit; /* bytes, with offload */
+    int32_t offload_plan; /* enum starpullm_offload_plan */
 };
 STARPULLM_API enum starpullm_status starpullm_runtime_create(const struct starpullm_runtime_options *options,
                                                              starpullm_runtime **runtime);
@@ -112,6 +124,10 @@ STARPULLM_API const char *starpullm_blas(void);
 
 /* STARPULLM_INVALID_STATE while sessions are open on it. */
 STARPULLM_API enum starpullm_status starpullm_runtime_destroy(starpullm_runtime *runtime);
+
+/* The bytes that have moved to the disk and from it so far; 0 without offload. */
+STARPULLM_API enum starpullm_status starpullm_runtime_offloaded(const starpullm_runtime *runtime, int64_t *written,
+                                                                int64_t *read);
 
 struct starpullm_thread_info {
     int32_t worker, thread;        /* the thread's number in the worker */

@@ -13,6 +13,7 @@ MODULES = (
     "pruning",
     "transfers",
     "growth",
+    "offload",
     "kernels.check",
     "kernels.libm",
     "threads",

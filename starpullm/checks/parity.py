@@ -196,8 +196,9 @@ def _differences(
 ) -> Iterator[tuple[Difference, NDArray[np.float32]]]:
     """Yield the differences after a step with their values, and count the tensors; nothing on ranks above 0."""
     step = record.steps[number]
+    drops_gradients = trainer.runtime.drops and not case.can_read("activations", None)
     for group, tensor, layer in execution_order(record.model.num_layers):
-        if not case.can_read(group, layer):
+        if not case.can_read(group, layer) or (group == "grads" and drops_gradients):
             continue
         values = trainer.tensor(group, tensor, layer)
         if trainer.runtime.rank > 0:

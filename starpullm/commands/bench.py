@@ -68,6 +68,7 @@ from starpullm.speed.workload import Workload
 @options.time_limit
 @options.matmul
 @options.blas_library
+@options.limited_memory
 @options.repeated(
     "--against",
     "peers",
@@ -111,7 +112,10 @@ def command(**values: Any) -> None:
         _measure_all(run, workloads, checkpoint, report)
 
 
-_SAME = ("scheduler", "activation_sets", "weight_gradients", "stages", "schedule", "iterations", "warm_up", "matmul")
+_SAME = (
+    *("scheduler", "activation_sets", "weight_gradients", "stages", "schedule", "iterations", "warm_up", "matmul"),
+    *("memory_limit", "offload_plan"),
+)
 _REPEATED = ("reduction", "weight_gradient_tiles", "recompute")
 
 
@@ -129,6 +133,7 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
                 partition=partition,
                 ranks=ranks,
                 blas_library=None if run.peers else run.blas_library,
+                offload=None if run.offload is None else str(run.offload.absolute()),
                 **dict(zip(("sub_batches", *_REPEATED), values, strict=True)),
                 **same,
             )

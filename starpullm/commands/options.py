@@ -6,13 +6,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 
 from starpullm.data.generator import generate_checkpoint
 from starpullm.files.model import ModelConfig
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS
+from starpullm.options import OFFLOAD_PLANS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS
 from starpullm.runtime import DEFAULT_SCHEDULER, MATMULS
 
 PATH = click.Path(path_type=Path)
@@ -85,12 +86,37 @@ blas_library = click.option(
 )
 
 
+_offload = click.option(
+    "--offload",
+    type=PATH,
+    metavar="FOLDER",
+    help="Folder on a disk that data move to when they take more than --memory-limit. On one rank.",
+)
+_memory_limit = click.option("--memory-limit", metavar="SIZE", help="Most memory for data with --offload, such as 12G.")
+_offload_plan = _word(
+    "--offload-plan", OFFLOAD_PLANS, "What moves to the disk: by the order of a step, or what was used longest ago."
+)
+
+
+def limited_memory(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a runtime whose data move to a disk."""
+    for option in (_offload_plan, _memory_limit, _offload):
+        command = option(command)
+    return command
+
+
+def of_runtime(run: SimpleNamespace) -> dict[str, Any]:
+    """Return what a runtime is created with, after its partition, scheduler and communicator."""
+    names = ("matmul", "blas_library", "offload", "memory_limit", "offload_plan")
+    return {name: getattr(run, name) for name in names}
+
+
 def placement(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say where a training runs, how gradients are summed and what computes the matmuls."""
     memory = (sets, recompute, weight_gradients, stages, schedule)
     for option in reversed((partition, sub_batches, *memory, reduction, tiles, scheduler, matmul, blas_library)):
         command = option(command)
-    return command
+    return limited_memory(command)
 
 
 report = click.option("--report", type=PATH, metavar="DIR", help="Folder for a page of the results, and their data.")

@@ -62,6 +62,7 @@ MAX_LINES = 16
 @click.option("--full", is_flag=True, help="Without RECORD: also use the shipped record of the 124M model.")
 @options.matmul
 @options.blas_library
+@options.limited_memory
 @options.llmc_library(
     help="Compare with llm.c itself, built as this shared object, on the models, tokens and settings of the records.",
 )
@@ -75,7 +76,8 @@ def command(**values: Any) -> None:
     gpt2-124m are used; those whose batch can't be cut into --sub-batches are left out. Every combination of the
     repeated options is compared. Under mpirun, the ranks share the batch of a record, or with --stages the blocks
     of its model. Activations aren't compared if --activation-sets, --recompute or --schedule lets them share memory,
-    nor the blocks' gradients if they are reused.
+    nor the blocks' gradients if they are reused; nor any gradients if the plan of --offload drops them, which it
+    doesn't where activations are compared.
 
     Exit status: 0 if all bits are equal; 1 if some differ; 2 for bad usage or input, also if the ranks can share no
     record's batch; 3 if nothing can be compared, because this machine's libm is not the record's or a BLAS computes the
@@ -106,7 +108,7 @@ def command(**values: Any) -> None:
                 reference = run_llmc(llmc, record, checkpoint, directory, comm) if llmc else None
                 for place in places:
                     with (
-                        Runtime(*place, comm, matmul=run.matmul, blas_library=run.blas_library) as runtime,
+                        Runtime(*place, comm, **options.of_runtime(run)) as runtime,
                         guarded_ranks(comm),
                     ):
                         at = Place(runtime, directory)

@@ -119,7 +119,7 @@ def command(**values: Any) -> None:
         _check_no_newer_states(states, state.step if state else 0)
     with (
         all_ranks() as comm,
-        Runtime(run.partition, run.scheduler, comm, matmul=run.matmul, blas_library=run.blas_library) as runtime,
+        Runtime(run.partition, run.scheduler, comm, **options.of_runtime(run)) as runtime,
     ):
         result = _train(run, config, state, states, runtime)
     if run.as_json:

@@ -73,9 +73,7 @@ def open_trainer(workload: Workload, checkpoint: Path, comm: Comm | None, *, tra
     report_phase("loading the model")
     with (
         guard(),
-        Runtime(
-            workload.partition, workload.scheduler, comm, matmul=workload.matmul, blas_library=workload.blas_library
-        ) as runtime,
+        Runtime(workload.partition, workload.scheduler, comm, **workload.of_runtime) as runtime,
         guard(),
         Trainer(runtime, checkpoint, **workload.of_each_rank, trace=trace) as trainer,
         guard(),

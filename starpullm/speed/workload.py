@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS
+from starpullm.options import OFFLOAD_PLANS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS
 from starpullm.processes.clocks import on_rank_0, read_clock
 from starpullm.runtime import DEFAULT_SCHEDULER, Partition
 from starpullm.schedules import number_of_pipelines
@@ -58,6 +58,9 @@ class Workload:
     warm_up: int = 1
     matmul: str = "strict"
     blas_library: str | None = None
+    offload: str | None = None
+    memory_limit: str | None = None
+    offload_plan: str = OFFLOAD_PLANS[0]
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seq_len", "sub_batches", "ranks", "iterations"):
@@ -80,7 +83,8 @@ class Workload:
         again = "" if self.recompute == RECOMPUTATIONS[0] else f", {self.recompute} recomputed"
         reused = "" if self.weight_gradients == WEIGHT_GRADIENTS[0] else f", {self.weight_gradients} gradients"
         cut = "" if self.stages == 1 else f", stages {self.stages}, {self.schedule}"
-        settings = f"{sets}, {self.reduction}{tiles}{again}{reused}{cut}{matmul}"
+        disk = f", {self.memory_limit} and a disk ({self.offload_plan})" if self.offload else ""
+        settings = f"{sets}, {self.reduction}{tiles}{again}{reused}{cut}{matmul}{disk}"
         return f"{self.partition}{ranks}, S = {self.sub_batches}{settings}"
 
     @property
@@ -96,6 +100,12 @@ class Workload:
         memory = ("recompute", "weight_gradients", "stages", "schedule")
         own = {name: getattr(self, name) for name in (*names, *memory)}
         return {"batch_size": self.batch_size // self.pipelines, **own}
+
+    @property
+    def of_runtime(self) -> dict[str, Any]:
+        """What a rank's runtime is created with, after its partition, scheduler and communicator."""
+        names = ("matmul", "blas_library", "offload", "memory_limit", "offload_plan")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def pipelines(self) -> int:

@@ -26,6 +26,7 @@ from starpullm.checks.result import Outcome, Result
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
+from starpullm.options import OFFLOAD_PLANS
 from starpullm.processes.children import Answered, Hung, Reply
 from starpullm.processes.endings import Completed, Job, TimedOut
 from starpullm.processes.job import run_job
@@ -280,6 +281,13 @@ def scenarios(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         yield from laboratory.alone(name, Case(what=level, seed=SEED))
 
 
+def offloading(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Train with a memory limit and a disk."""
+    for plan in OFFLOAD_PLANS:
+        recompute = "attention" if plan == "ahead" else "none"
+        yield from laboratory.alone(name, Case("small", 2, "ordered", what=plan, recompute=recompute, seed=SEED))
+
+
 def kernel_bits(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare the kernels of all SIMD levels."""
     for kernel in CASES:
@@ -344,6 +352,7 @@ CHECKS: dict[str, Check] = {
     "training over ranks": training_over_ranks,
     "shares of ranks": registered("shares of ranks", *ALL, place=RANKS, sub_batches=1),
     "scenarios": scenarios,
+    "offloading": offloading,
     "memory growth": registered("growth over steps", "ordered"),
     "memory growth, trainers": registered("growth over trainers", "ordered"),
     "kernel bits": kernel_bits,

@@ -93,6 +93,7 @@ class PlainRuntime:
     matmul: str = "strict"
     partition: str = "1x1"
     scheduler: str = "lws"
+    drops: bool = False
 
 
 def runtime(**fields: Any) -> Runtime:

@@ -99,6 +99,45 @@ static status check_registered(const struct operation *operation, const struct a
     return STARPULLM_OK;
 }
 
+/* ---- The plan of offloading ---- */
+
+static void take_leaving(struct offload_plan *plan, struct task *task)
+{
+    if (!plan)
+        return;
+    plan->tasks++;
+    while (plan->first < plan->end && task->num_leaving < TASK_MAX_ACCESSES &&
+           plan->leaving[plan->first % MAX_LEAVING].since + TASKS_UNTIL_WRITTEN <= plan->tasks)
+        task->leaving[task->num_leaving++] = plan->leaving[plan->first++ % MAX_LEAVING].data;
+}
+
+/* If too many are leaving, the oldest stays until StarPU needs its memory. */
+static void let_leave(struct offload_plan *plan, struct data *data)
+{
+    plan->leaving[plan->end % MAX_LEAVING].data = data;
+    plan->leaving[plan->end++ % MAX_LEAVING].since = plan->tasks;
+    if (plan->end - plan->first > MAX_LEAVING)
+        plan->first++;
+}
+
+/* The plan counts accesses in the order of submission. */
+static void follow_plan(struct iteration *iteration, const struct access *accesses, size_t num_accesses)
+{
+    struct offload_plan *plan = iteration->plan;
+    for (size_t i = 0; i < num_accesses; i++) {
+        struct data *data = accesses[i].data;
+        const int after = plan ? plan->after[iteration->accesses++] : AFTER_NOTHING;
+        if (accesses[i].mode != STARPU_R)
+            data->has_value = true;
+        if (after == AFTER_WRITE_EARLY || after == AFTER_LEAVE)
+            data_write_early(data);
+        if (after == AFTER_LEAVE)
+            let_leave(plan, data);
+        if (after == AFTER_DROP)
+            data_drop(data);
+    }
+}
+
 status insert_task(struct operation *operation, struct task_place place, struct access *accesses, size_t num_accesses,
                    const union arguments *arguments)
 {
@@ -112,6 +151,7 @@ status insert_task(struct operation *operation, struct task_place place, struct 
     const bool one_rank = runtime_layout()->ranks == 1;
     struct task *task;
     TRY(task_create(&task, operation, place, accesses, num_accesses, arguments));
+    take_leaving(place.iteration->plan, task);
     struct starpu_task *starpu_task = NULL;
     status code = STARPULLM_OK;
     if (one_rank)
@@ -122,6 +162,8 @@ status insert_task(struct operation *operation, struct task_place place, struct 
         code = submit(starpu_task, task);
     else
         task_destroy(task);
+    if (code == STARPULLM_OK && one_rank)
+        follow_plan(place.iteration, accesses, num_accesses);
     if (code == STARPULLM_OK && !one_rank)
         code = transfers_after_task(operation, place, accesses, num_accesses);
     return code;

@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "data/disk.h"
+
 void failure_init(struct failure *failure)
 {
     pthread_mutex_init(&failure->mutex, NULL);
@@ -29,8 +31,16 @@ void failure_set(struct failure *failure, status code, const char *format, ...)
     va_end(arguments);
 }
 
+void failure_add_of_disk(struct failure *failure)
+{
+    const status code = disk_check();
+    if (code != STARPULLM_OK)
+        failure_set(failure, code, "%s", starpullm_last_error());
+}
+
 status failure_check(struct failure *failure)
 {
+    failure_add_of_disk(failure);
     pthread_mutex_lock(&failure->mutex);
     status code = failure->code;
     pthread_mutex_unlock(&failure->mutex);

@@ -33,6 +33,7 @@ void report_loss(const float *mean, struct starpullm_loss *loss, struct failure 
 {
     if (team.index > 0)
         return;
+    failure_add_of_disk(failure);
     pthread_mutex_lock(&failure->mutex);
     pthread_mutex_lock(&loss->mutex);
     loss->value = *mean;

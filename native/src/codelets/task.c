@@ -80,9 +80,12 @@ struct starpu_codelet *operation_codelet(struct operation *operation, const stru
     return &operation->codelets[iteration->instrument ? NO_MODEL : strict_or_blas];
 }
 
-void task_done(void *task)
+void task_done(void *argument)
 {
-    iteration_task_done(((struct task *)task)->iteration);
+    const struct task *task = argument;
+    for (int i = 0; i < task->num_leaving; i++)
+        data_leave(task->leaving[i]);
+    iteration_task_done(task->iteration);
 }
 
 static enum starpullm_access_mode trace_mode(enum starpu_data_access_mode mode)

@@ -53,6 +53,8 @@ struct task {
     struct watch watch;                  /* its instrument is NULL: none */
     int num_buffers;
     const struct data *data[TASK_MAX_ACCESSES];
+    int num_leaving;
+    const struct data *leaving[TASK_MAX_ACCESSES]; /* of earlier tasks, which leave the memory after this one */
     union arguments arguments;
 };
 

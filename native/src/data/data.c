@@ -2,30 +2,18 @@
 #include "data/data.h"
 
 #include <starpu.h>
-#include <sys/mman.h>
 
+#include "data/disk.h"
 #include "data/exchange.h"
+#include "data/pages.h"
 #include "instrument/audit.h"
-
-static status allocate(struct data *data)
-{
-    data->buffer = mmap(NULL, data->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data->buffer == MAP_FAILED) {
-        data->buffer = NULL;
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: %zu bytes could not be allocated", data->name, data->bytes);
-    }
-    /* Fewer page faults and TLB misses. Small buffers take no more memory: they lie side by side in one huge page. The
-     * system may refuse. */
-    (void)madvise(data->buffer, data->bytes, MADV_HUGEPAGE);
-    return STARPULLM_OK;
-}
 
 status data_create(struct data *data, bool registered, bool on_this_rank)
 {
     if (!registered)
         return STARPULLM_OK;
-    if (on_this_rank)
-        TRY(allocate(data));
+    if (on_this_rank && !data->moves && !(data->buffer = pages_allocate(data->bytes)))
+        return fail(STARPULLM_OUT_OF_MEMORY, "%s: %zu bytes could not be allocated", data->name, data->bytes);
     starpu_data_handle_t handle;
     starpu_vector_data_register(&handle, data->buffer ? STARPU_MAIN_RAM : -1, (uintptr_t)data->buffer,
                                 (uint32_t)(data->bytes / DATA_ELEMENT_BYTES), DATA_ELEMENT_BYTES);
@@ -42,7 +30,7 @@ void data_destroy(struct data *data)
         starpu_data_unregister(data->handle);
     }
     if (data->buffer)
-        munmap(data->buffer, data->bytes);
+        pages_free(data->buffer, data->bytes);
     data->handle = NULL;
     data->buffer = NULL;
 }
@@ -71,6 +59,7 @@ status data_acquire_read(struct data *data, const void **memory)
 
 status data_acquire_write(struct data *data, void **memory)
 {
+    data->has_value = true;
     TRY(acquire(data, STARPU_W));
     *memory = starpu_data_get_local_ptr(data->handle);
     return STARPULLM_OK;
@@ -82,8 +71,31 @@ void data_release(struct data *data)
     starpu_data_release(data->handle);
 }
 
+void *data_memory(const struct data *data)
+{
+    return data->buffer ? data->buffer : (void *)starpu_data_get_local_ptr(data->handle);
+}
+
 status data_when_readable(struct data *data, void (*ready)(void *argument), void *argument)
 {
     return check_acquired(data,
                           starpu_data_acquire_on_node_cb(data->handle, STARPU_MAIN_RAM, STARPU_R, ready, argument));
+}
+
+void data_write_early(struct data *data)
+{
+    starpu_data_wont_use(data->handle);
+}
+
+void data_leave(const struct data *data)
+{
+    if (disk_has(data->handle))
+        (void)starpu_data_evict_from_node(data->handle, STARPU_MAIN_RAM); /* refused while a task uses them */
+}
+
+void data_drop(struct data *data)
+{
+    data->has_value = false;
+    data->dropped = true;
+    starpu_data_invalidate_submit(data->handle);
 }

@@ -12,7 +12,7 @@ enum { DATA_NAME_BYTES = 64 };
 struct data {
     void *handle; /* starpu_data_handle_t; void so that graph/ and session/ need no StarPU header. NULL: no task of this
                    * rank uses the data, which are only named, as the other end of a message */
-    void *buffer; /* NULL: this rank keeps no copy; StarPU makes one while a task here reads the data */
+    void *buffer; /* for data.c alone; NULL: StarPU has the memory, of data that move, or of a copy for tasks here */
     size_t bytes;
     int32_t id;                 /* index among the session's handles, the same on every rank */
     int64_t tag;                /* of its transfers; no other session has it */
@@ -20,6 +20,8 @@ struct data {
     bool copied;                /* other ranks have copies, which are sent to them before an iteration reads them */
     bool passed_on;             /* likewise the rank of another stage, before each pass that reads it */
     bool transient;             /* the next iteration doesn't need the value that this one leaves */
+    bool moves;                 /* between memory and the disk (disk.h) */
+    bool has_value, dropped;    /* of data that move: something submitted so far writes them; it was no longer needed */
     char name[DATA_NAME_BYTES]; /* group/tensor[layer]#sub-batch */
     struct audit *audit;        /* NULL: accesses aren't audited */
 };
@@ -27,8 +29,8 @@ struct data {
 enum { DATA_ELEMENT_BYTES = 4 }; /* of floats and tokens */
 
 /* Gives the data, whose other members the caller has set, a handle if they are `registered`, and if they are to be
- * `on_this_rank` a buffer, at first +0. It has pages of its own, so that a memory fault belongs to one handle; the rest
- * of its last page can be read. */
+ * `on_this_rank`, and don't move, a buffer, at first +0. It has pages of its own, so that a memory fault belongs to one
+ * handle; the rest of its last page can be read. */
 status data_create(struct data *data, bool registered, bool on_this_rank);
 
 /* Waits for the tasks that use it. */
@@ -41,6 +43,18 @@ status data_acquire_read(struct data *data, const void **memory);
 status data_acquire_write(struct data *data, void **memory);
 void data_release(struct data *data);
 
+/* Of data that are acquired or don't move. */
+void *data_memory(const struct data *data);
+
 /* The same without waiting: ready(argument) is called when the buffer may be read, by any thread, and must neither wait
  * nor fail. data_release() follows, by any thread. Not for audited data. */
 status data_when_readable(struct data *data, void (*ready)(void *argument), void *argument);
+
+/* ---- Data that move, after the tasks submitted so far ---- */
+
+/* They are written to the disk if there is time, as they won't be used for long: their memory is free at once then. */
+void data_write_early(struct data *data);
+/* Frees their memory if it has been; from a task's callback, and not among the tasks that use them. */
+void data_leave(const struct data *data);
+/* Nobody needs the value any more, which is then never written to the disk. */
+void data_drop(struct data *data);

@@ -3,12 +3,23 @@
 
 #include <stdlib.h>
 
+#include "data/pages.h"
 #include "data/rows.h"
+
+/* A smaller datum isn't worth a request to a disk. */
+enum { LEAST_BYTES_THAT_MOVE = 1 << 16 };
+
+/* What this rank has; bytes are of buffers, exact below 2^53 and never beyond any number. */
+struct total {
+    int64_t handles;
+    double staying, moving;
+};
 
 struct handles {
     struct table table;
     struct data *here; /* those that this rank has, in the order of their ids */
     int num_here;
+    struct total total;
 };
 
 bool handles_activation_kept(const struct handles *handles, enum starpullm_group group, enum activation a)
@@ -23,6 +34,11 @@ bool handles_gradient_kept(const struct handles *handles, enum parameter p)
 
 /* ---- Creating them ---- */
 
+static bool moves(const struct table *table, const struct row *row, size_t bytes)
+{
+    return table->options.offload && row->group && bytes >= LEAST_BYTES_THAT_MOVE;
+}
+
 static status create(struct handles *handles, const struct row *row, struct position at, enum presence presence)
 {
     const struct table *table = &handles->table;
@@ -35,17 +51,25 @@ static status create(struct handles *handles, const struct row *row, struct posi
                           .copied = row->on_all_ranks || row_is_copied(table, row),
                           .passed_on = stage_that_reads(table, row, at.instance) >= 0,
                           .transient = row->transient};
+    data->moves = moves(table, row, data->bytes);
     format_name(data->name, table, row, at);
     TRY(data_create(data, presence == REGISTERED, has_buffer(table, row, at)));
     handles->num_here++;
     return STARPULLM_OK;
 }
 
-/* What this rank has; bytes are of buffers, exact below 2^53 and never beyond any number. */
-struct total {
-    int64_t handles;
-    double bytes;
-};
+static void add_bytes(struct total *total, const struct table *table, const struct row *row)
+{
+    if (!table->options.offload)
+        total->staying += (double)row->elements * DATA_ELEMENT_BYTES;
+    for (int tile = 0; table->options.offload && tile < row->tiles; tile++) {
+        const double bytes = (double)elements_in_row(table, row, tile) * DATA_ELEMENT_BYTES;
+        if (moves(table, row, (size_t)bytes))
+            total->moving += (double)whole_pages((size_t)bytes);
+        else
+            total->staying += bytes;
+    }
+}
 
 /* Creates what this rank has, and adds it to the total; `here` NULL: only adds it. */
 static status create_here(struct handles *handles, const struct row *row, struct total *total)
@@ -58,7 +82,7 @@ static status create_here(struct handles *handles, const struct row *row, struct
                 continue;
             total->handles += row->tiles;
             if (has_buffer(&handles->table, row, first))
-                total->bytes += (double)row->elements * DATA_ELEMENT_BYTES;
+                add_bytes(total, &handles->table, row);
             for (int tile = 0; handles->here && tile < row->tiles; tile++)
                 TRY(create(handles, row, (struct position){i, part, tile}, presence));
         }
@@ -80,12 +104,13 @@ static status check_memory(const struct handles *handles, double bytes)
     if (limit == 0 || bytes <= limit)
         return STARPULLM_OK;
     return fail(STARPULLM_OUT_OF_MEMORY,
-                "memory: found %.0f bytes of buffers on rank %d, expected at most %.0f: %s%s%s%sfewer or shorter "
+                "memory: found %.0f bytes of buffers on rank %d, expected at most %.0f: %s%s%s%s%sfewer or shorter "
                 "sequences take less",
                 bytes, work->placement.rank, limit, work->recompute == STARPULLM_RECOMPUTE_BLOCK ? "" : "recompute, ",
                 work->activation_sets[0] > 1 ? "fewer activation_sets, " : "",
                 work->B > 1 && !work->reuse_weight_gradients ? "more sub_batches, " : "",
-                work->placement.sub_batches == 1 && !work->reuse_weight_gradients ? "reused weight_gradients, " : "");
+                work->placement.sub_batches == 1 && !work->reuse_weight_gradients ? "reused weight_gradients, " : "",
+                work->placement.ranks == 1 && !handles->table.options.offload ? "a runtime with offload, " : "");
 }
 
 static int compare_ids(const void *id, const void *data)
@@ -119,28 +144,32 @@ static int stage_with_head(const struct handles *handles)
     return stage_of(placement_of(handles), HEAD);
 }
 
-static void fill_loss_gradient(struct handles *handles)
+static status fill_loss_gradient(struct handles *handles)
 {
     const struct placement *placement = placement_of(handles);
-    const struct data *data =
+    struct data *data =
         handles_activation(handles, STARPULLM_ACTIVATION_GRADS, ACT_LOSSES, 0, first_of_rank(placement));
-    const int64_t rows = data ? (int64_t)data->bytes / DATA_ELEMENT_BYTES : 0;
+    if (!data) /* another stage has the head */
+        return STARPULLM_OK;
+    const int64_t rows = (int64_t)data->bytes / DATA_ELEMENT_BYTES;
+    void *memory;
+    TRY(data_acquire_write(data, &memory));
     for (int64_t n = 0; n < rows; n++)
-        ((float *)data->buffer)[n] = 1.0f / (float)(rows * placement->sub_batches);
+        ((float *)memory)[n] = 1.0f / (float)(rows * placement->sub_batches);
+    data_release(data);
+    return STARPULLM_OK;
 }
 
 static status create_all(struct handles *handles)
 {
-    struct total total = {0};
-    TRY(create_rows(handles, &total));
-    TRY(check_memory(handles, total.bytes));
-    handles->here = calloc((size_t)total.handles, sizeof *handles->here);
+    struct total *total = &handles->total;
+    TRY(create_rows(handles, total));
+    TRY(check_memory(handles, total->staying));
+    handles->here = calloc((size_t)total->handles, sizeof *handles->here);
     if (!handles->here)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)total.handles);
-    TRY(create_rows(handles, &total));
-    if (!handles->table.options.on_paper)
-        fill_loss_gradient(handles);
-    return STARPULLM_OK;
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)total->handles);
+    TRY(create_rows(handles, &(struct total){0}));
+    return handles->table.options.on_paper ? STARPULLM_OK : fill_loss_gradient(handles);
 }
 
 status handles_create(const struct handles_options *options, struct handles **handles)
@@ -231,6 +260,11 @@ status handles_describe(const struct handles *handles, int index, struct starpul
     info->bytes = elements_in_row(table, row, at.tile) * DATA_ELEMENT_BYTES;
     info->owner = owner_in(table, row, at);
     return STARPULLM_OK;
+}
+
+struct disk_share handles_share(const struct handles *handles)
+{
+    return (struct disk_share){.moving = (int64_t)handles->total.moving, .staying = (int64_t)handles->total.staying};
 }
 
 int handles_here(const struct handles *handles)

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "data/data.h"
+#include "data/disk.h"
 #include "data/workload.h"
 
 struct handles;
@@ -41,6 +42,9 @@ struct data *handles_mean_loss(const struct handles *handles, int slot);
 
 /* All ranks' handles, by id. */
 int handles_count(const struct handles *handles);
+
+/* What the data here take on the disk and in memory; nothing on the disk without offload. */
+struct disk_share handles_share(const struct handles *handles);
 
 /* Those that this rank has, by index. */
 int handles_here(const struct handles *handles);

@@ -33,4 +33,5 @@ struct handles_options {
     bool keep_activations;       /* no activation and no activation gradient shares a buffer with another layer's */
     bool on_paper;               /* all ranks' handles are here, as names alone: for a plan of tasks */
     int64_t memory_limit;        /* bytes of this rank's buffers; 0: any number */
+    bool offload;                /* all but small data, tokens and losses move to a disk: on one rank */
 };

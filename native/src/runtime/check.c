@@ -73,11 +73,29 @@ static status check_partition(const struct starpullm_runtime_options *options, c
     return STARPULLM_OK;
 }
 
+/* StarPU takes its limit in MiB. */
+static status check_offload(const struct starpullm_runtime_options *options)
+{
+    const long long limit = options->memory_limit;
+    if (!options->offload && limit != 0)
+        return fail(STARPULLM_INVALID_ARGUMENT, "memory_limit: found %lld bytes without offload, expected both", limit);
+    if (!options->offload)
+        return STARPULLM_OK;
+    if (limit < 1 || limit > INT64_MAX >> 1)
+        return fail(STARPULLM_INVALID_ARGUMENT, "memory_limit: found %lld, expected a number of bytes with offload",
+                    limit);
+    if (options->offload_plan < STARPULLM_OFFLOAD_AHEAD || options->offload_plan > STARPULLM_OFFLOAD_LRU)
+        return fail(STARPULLM_INVALID_ARGUMENT, "offload_plan: found %d, expected %d or %d", options->offload_plan,
+                    STARPULLM_OFFLOAD_AHEAD, STARPULLM_OFFLOAD_LRU);
+    return STARPULLM_OK;
+}
+
 status check_runtime_options(const struct starpullm_runtime_options *options, const struct topology *topology)
 {
     TRY(check_scheduler(options->scheduler));
     char sentence[512];
     if (!kernels_check_environment(sentence, sizeof sentence))
         return fail(STARPULLM_INVALID_ARGUMENT, "%s", sentence);
+    TRY(check_offload(options));
     return check_partition(options, topology);
 }

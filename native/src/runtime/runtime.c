@@ -4,8 +4,10 @@
 #include <pthread.h>
 #include <starpu.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 
+#include "data/disk.h"
 #include "kernels/kernels.h"
 #include "runtime/check.h"
 #include "runtime/features.h"
@@ -59,6 +61,29 @@ static void choose_cores(struct starpu_conf *conf, bool *unbound, const struct t
     *unbound = topology->synthetic || (!enough && !bound_already);
 }
 
+/* StarPU's limit is in MiB and read when it starts; disk_register() makes it exact. With T > 1 StarPU 1.4 aborts
+ * when it fetches the data of a task that is ready ("Prefetching was already requested"), as it has two contexts. */
+static status extend_environment(const struct starpullm_runtime_options *options, bool unbound)
+{
+    static char limit[64], numa_limit[64], no_numa[] = "STARPU_USE_NUMA=0", no_prefetch[] = "STARPU_PREFETCH=0",
+                                           no_tidying[] = "STARPU_MINIMUM_CLEAN_BUFFERS=0";
+    const long long mib = (options->memory_limit + (1 << 20) - 1) >> 20;
+    snprintf(limit, sizeof limit, "STARPU_LIMIT_CPU_MEM=%lld", mib);
+    snprintf(numa_limit, sizeof numa_limit, "STARPU_LIMIT_CPU_NUMA_MEM=%lld", mib);
+    char *const none[] = {NULL};
+    char *offload[] = {limit, numa_limit, no_numa, NULL, NULL, NULL};
+    int length = 3;
+    if (options->threads_per_worker > 1)
+        offload[length++] = no_prefetch;
+    if (options->offload_plan == STARPULLM_OFFLOAD_AHEAD) /* the plan says what is written early */
+        offload[length] = no_tidying;
+    /* By default StarPU writes to stderr, which a library must not do. */
+    static char silent[] = "STARPU_SILENT=1", no_mpi_bind[] = "STARPU_MPI_NOBIND=1",
+                no_bind[] = "STARPU_WORKERS_NOBIND=1";
+    char *const defaults[] = {silent, no_mpi_bind, unbound ? no_bind : NULL, NULL};
+    return environment_extend(options->scheduler, options->offload ? offload : none, defaults);
+}
+
 static status start_starpu(const struct starpullm_runtime_options *options, const struct topology *topology,
                            const struct ranks *ranks)
 {
@@ -75,18 +100,17 @@ static status start_starpu(const struct starpullm_runtime_options *options, cons
     if (ranks->local_size > 1)
         choose_cores(&conf, &unbound, topology, ranks, threads);
 
-    /* By default StarPU writes to stderr, which a library must not do. */
-    static char silent[] = "STARPU_SILENT=1", no_mpi_bind[] = "STARPU_MPI_NOBIND=1",
-                no_bind[] = "STARPU_WORKERS_NOBIND=1";
-    TRY(environment_extend(options->scheduler, (char *const[]){silent, no_mpi_bind, no_bind}, unbound ? 3 : 2));
+    TRY(extend_environment(options, unbound));
     const int error = start_in_turn(&conf);
     if (error)
         return fail(STARPULLM_RUNTIME_FAILURE, "StarPU %s could not be started (error %d)", runtime_starpu_version(),
                     error);
     int found = (int)starpu_cpu_worker_get_count();
-    if (found == threads)
+    status code = found == threads && options->offload ? disk_register(options->memory_limit) : STARPULLM_OK;
+    if (found == threads && code == STARPULLM_OK)
         return STARPULLM_OK;
     starpu_shutdown();
+    TRY(code);
     return fail(STARPULLM_RUNTIME_FAILURE, "partition %dx%d: StarPU started %d workers, expected %d", options->workers,
                 options->threads_per_worker, found, threads);
 }
@@ -130,6 +154,10 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
     TRY(topology_read(&topology));
     TRY(check_runtime_options(options, &topology));
     TRY(open_blas(options->blas_library));
+    if (options->offload && ranks->size > 1)
+        return fail(STARPULLM_INVALID_ARGUMENT, "offload: found %d ranks, expected one", ranks->size);
+    if (options->offload)
+        TRY(disk_open(options->offload));
     TRY(start_starpu(options, &topology, ranks));
     runtime->running = true;
     runtime->next_tag = 0;
@@ -141,6 +169,8 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
         .ranks = ranks->size,
         .local_ranks = ranks->local_size,
         .blas = options->blas_library != NULL,
+        .memory_limit = options->offload ? options->memory_limit : 0,
+        .offload_plan = (enum starpullm_offload_plan)options->offload_plan,
     };
     return start_parallel_workers(runtime);
 }
@@ -161,6 +191,7 @@ static status create_locked(const struct starpullm_runtime_options *options)
         return STARPULLM_OK;
     if (runtime->running)
         stop_starpu(runtime);
+    disk_close();
     kernels_close_blas();
     ranks_close();
     return code;
@@ -199,6 +230,7 @@ static status destroy_locked(struct starpullm_runtime *runtime)
     if (runtime->layout.ranks > 1)
         ranks_stop();
     stop_starpu(runtime);
+    disk_close();
     ranks_close();
     kernels_close_blas();
     return STARPULLM_OK;
@@ -211,6 +243,16 @@ status starpullm_runtime_destroy(starpullm_runtime *runtime)
     status code = destroy_locked(runtime);
     pthread_mutex_unlock(&mutex);
     return code;
+}
+
+status starpullm_runtime_offloaded(const starpullm_runtime *runtime, int64_t *written, int64_t *read)
+{
+    CHECK_POINTERS(runtime, written, read);
+    TRY(runtime_check_running(runtime));
+    const struct disk_traffic traffic = disk_traffic();
+    *written = traffic.written;
+    *read = traffic.read;
+    return STARPULLM_OK;
 }
 
 /* A session's handles are numbered from 0, with 31 bits. Tags aren't used again: a rank may begin the next session

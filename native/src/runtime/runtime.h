@@ -18,8 +18,10 @@ struct runtime_layout {
     int workers, threads_per_worker;
     int64_t all_workers; /* of all ranks */
     int rank, ranks;
-    int local_ranks;  /* that share this machine */
-    unsigned context; /* the scheduling context that tasks are submitted to */
-    bool blas;        /* matmuls aren't strict */
+    int local_ranks;                          /* that share this machine */
+    unsigned context;                         /* the scheduling context that tasks are submitted to */
+    bool blas;                                /* matmuls aren't strict */
+    int64_t memory_limit;                     /* bytes of data, the others are on a disk; 0: all are in memory */
+    enum starpullm_offload_plan offload_plan; /* with a limit */
 };
 const struct runtime_layout *runtime_layout(void);

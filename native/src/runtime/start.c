@@ -27,26 +27,35 @@ static bool is_set(const char *setting)
     return false;
 }
 
-status environment_extend(const char *scheduler, char *const *settings, size_t count)
+static size_t length_of(char *const *list)
+{
+    size_t length = 0;
+    while (list && list[length])
+        length++;
+    return length;
+}
+
+status environment_extend(const char *scheduler, char *const *implied, char *const *defaults)
 {
     static char starpu_sched[128];
-    size_t known = 0, length = 0;
-    while (environ && environ[known])
-        known++;
+    const size_t known = length_of(environ), num_implied = length_of(implied), num_defaults = length_of(defaults);
+    size_t length = 0;
     free(extended);
-    extended = calloc(1 + known + count + 1, sizeof *extended);
+    extended = calloc(1 + num_implied + known + num_defaults + 1, sizeof *extended);
     if (!extended)
         return fail(STARPULLM_OUT_OF_MEMORY, "a copy of the environment");
     if (!is_set("STARPU_SCHED_LIB=")) { /* the first of two variables of the same name counts */
         snprintf(starpu_sched, sizeof starpu_sched, "STARPU_SCHED=%s", scheduler);
         extended[length++] = starpu_sched;
     }
+    for (size_t i = 0; i < num_implied; i++)
+        extended[length++] = implied[i];
     if (known)
         memcpy(extended + length, environ, known * sizeof *extended);
     length += known;
-    for (size_t i = 0; i < count; i++)
-        if (!is_set(settings[i]))
-            extended[length++] = settings[i];
+    for (size_t i = 0; i < num_defaults; i++)
+        if (!is_set(defaults[i]))
+            extended[length++] = defaults[i];
     before = environ;
     environ = extended;
     return STARPULLM_OK;

@@ -2,15 +2,13 @@
  * starts it with the same home folder. */
 #pragma once
 
-#include <stddef.h>
-
 #include "status.h"
 
-/* Adds settings ("NAME=value") to the environment until environment_restore(). Variables that are set already stay as
- * they are, except STARPU_SCHED, which StarPU prefers to the scheduler that it is told: it becomes `scheduler`, unless
- * the user loads a scheduler of his own (STARPU_SCHED_LIB), as `starpullm probe` does. setenv() isn't used: it may move
- * the array of the environment while another thread reads it. */
-status environment_extend(const char *scheduler, char *const *settings, size_t count);
+/* Adds settings ("NAME=value") to the environment until environment_restore(): those that the runtime's options imply,
+ * and those that a variable of the user's replaces. StarPU prefers STARPU_SCHED to the scheduler that it is told: it
+ * becomes `scheduler`, unless the user loads a scheduler of his own (STARPU_SCHED_LIB), as `starpullm probe` does.
+ * Lists end with NULL. setenv() isn't used: it may move the array of the environment while another thread reads it. */
+status environment_extend(const char *scheduler, char *const *implied, char *const *defaults);
 void environment_restore(void);
 
 /* starpu_init(), after other processes of this machine that start StarPU with the same home folder: StarPU 1.4 keeps a

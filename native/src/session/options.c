@@ -51,6 +51,9 @@ static status check_instruments(const struct starpullm_session_options *o)
         return fail(STARPULLM_INVALID_ARGUMENT,
                     "instruments: found the audit with the reduction redux, expected another: StarPU sums in buffers "
                     "of its own");
+    if ((o->instruments & STARPULLM_AUDIT) && layout->memory_limit)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "instruments: found the audit on a runtime with offload, expected one without: data move");
     return STARPULLM_OK;
 }
 
@@ -139,6 +142,9 @@ status session_check_options(const struct starpullm_session_options *o, const mo
     if (o->reduction < STARPULLM_REDUCTION_ORDERED || o->reduction > STARPULLM_REDUCTION_REDUX)
         return fail(STARPULLM_INVALID_ARGUMENT, "reduction: found %d, expected %d (ordered), %d (tree) or %d (redux)",
                     o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE, STARPULLM_REDUCTION_REDUX);
+    if (o->reduction == STARPULLM_REDUCTION_REDUX && runtime_layout()->memory_limit)
+        return fail(STARPULLM_INVALID_ARGUMENT, "reduction: found redux on a runtime with offload, expected another: "
+                                                "StarPU sums in buffers of its own");
     TRY(tiles_check(config, o->reduction, o->weight_gradient_tiles));
     TRY(session_check_sharing(o->recompute, o->reuse_weight_gradients, o->keep_activations, o->sub_batches,
                               runtime_layout()->ranks));

@@ -46,19 +46,31 @@ status starpullm_session_tensor_info(const starpullm_session *session, int32_t g
     return STARPULLM_OK;
 }
 
+/* What no task has written yet is +0. */
+static status copy_from(struct data *data, int64_t offset, int64_t count, float *values)
+{
+    const void *memory;
+    if (data->moves && !data->has_value && data->dropped)
+        return fail(STARPULLM_INVALID_STATE,
+                    "%s: its value was dropped after its last use, expected a session with keep_activations, or the "
+                    "offload_plan lru, to read it",
+                    data->name);
+    if (data->moves && !data->has_value) {
+        memset(values, 0, (size_t)count * sizeof *values);
+        return STARPULLM_OK;
+    }
+    TRY(data_acquire_read(data, &memory));
+    memcpy(values, (const float *)memory + offset, (size_t)count * sizeof *values);
+    data_release(data);
+    return STARPULLM_OK;
+}
+
 /* Collective: every rank gets the owner's values. Only the owner need have the data. */
 static status copy_out(const struct starpullm_session *session, struct data *data, int owner, int64_t offset,
                        int64_t count, float *values)
 {
-    status code = STARPULLM_OK;
-    if (owner == session->work.placement.rank) {
-        const void *memory;
-        code = data_acquire_read(data, &memory);
-        if (code == STARPULLM_OK) {
-            memcpy(values, (const float *)memory + offset, (size_t)count * sizeof *values);
-            data_release(data);
-        }
-    }
+    const bool is_here = owner == session->work.placement.rank;
+    const status code = is_here ? copy_from(data, offset, count, values) : STARPULLM_OK;
     TRY(ranks_agree(code));
     exchange_values(values, count, owner);
     return STARPULLM_OK;

@@ -13,6 +13,7 @@
 #include "io/checkpoint.h"
 #include "io/folder_lock.h"
 #include "runtime/ranks.h"
+#include "runtime/runtime.h"
 #include "session/session.h"
 
 /* ---- Loading, and checkpoints ---- */
@@ -53,11 +54,34 @@ static void release(void *context, enum starpullm_group group, enum parameter p,
     data_release(data_of(context, group, p, layer));
 }
 
+/* m and v start at +0; other buffers are so when they are made. */
+static status clear_what_moves(struct starpullm_session *session, enum starpullm_group group)
+{
+    for (int p = 0; p < NUM_PARAMETERS; p++)
+        for (int l = 0; l < parameter_instances(&session->work.config, p); l++) {
+            struct data *data = data_of(session, group, p, l);
+            void *memory;
+            if (!data || !data->moves)
+                continue;
+            TRY(data_acquire_write(data, &memory));
+            memset(memory, 0, data->bytes);
+            data_release(data);
+        }
+    return STARPULLM_OK;
+}
+
+static status load_checkpoint(struct starpullm_session *session, const char *path, const struct tensor_buffers *buffers)
+{
+    TRY(checkpoint_read(path, &session->work.config, buffers));
+    TRY(clear_what_moves(session, STARPULLM_M));
+    return clear_what_moves(session, STARPULLM_V);
+}
+
 status session_load(struct starpullm_session *session, const char *path, struct training_state *state)
 {
     const struct tensor_buffers buffers = {session, acquire_to_fill, release};
     if (!state)
-        return checkpoint_read(path, &session->work.config, &buffers);
+        return load_checkpoint(session, path, &buffers);
     session->updates = state->meta.step;
     return training_state_read(state, &session->work.config, &buffers);
 }
@@ -156,6 +180,7 @@ struct saving {
     struct piece *first;    /* the queue of pieces that can be written */
     struct piece **last;
     int missing;    /* pieces that will come into the queue */
+    int written;    /* pieces that were released */
     status failure; /* of the last save, until it is reported; with its errno value and its sentence */
     int failure_number;
     char sentence[SENTENCE_BYTES];
@@ -228,17 +253,19 @@ static status finish(const struct saving *saving)
 static void *save(void *argument)
 {
     struct saving *saving = argument;
-    int written = 0;
     status code = STARPULLM_OK;
     for (struct piece *piece; (piece = next_piece(saving));) {
         if (code == STARPULLM_OK)
-            code = training_state_write(saving->file, piece->index, piece->part, piece->data->buffer);
+            code = training_state_write(saving->file, piece->index, piece->part, data_memory(piece->data));
         data_release(piece->data);
-        written++;
+        pthread_mutex_lock(&saving->mutex);
+        saving->written++;
+        pthread_cond_broadcast(&saving->changed);
+        pthread_mutex_unlock(&saving->mutex);
     }
     if (code == STARPULLM_OK)
         code = failure_check(saving->of_tasks);
-    if (code == STARPULLM_OK && written == saving->num_pieces)
+    if (code == STARPULLM_OK && saving->written == saving->num_pieces)
         code = finish(saving);
     else
         training_state_discard(saving->file);
@@ -262,7 +289,7 @@ static void piece_ready(void *argument)
     *saving->last = piece;
     saving->last = &piece->next;
     saving->missing--;
-    pthread_cond_signal(&saving->changed);
+    pthread_cond_broadcast(&saving->changed);
     pthread_mutex_unlock(&saving->mutex);
 }
 
@@ -281,6 +308,15 @@ static status start_thread(struct saving *saving)
     return STARPULLM_OK;
 }
 
+static void wait_written(struct saving *saving, int pieces)
+{
+    pthread_mutex_lock(&saving->mutex);
+    while (saving->written < pieces)
+        pthread_cond_wait(&saving->changed, &saving->mutex);
+    pthread_mutex_unlock(&saving->mutex);
+}
+
+/* All at once; one after the other if memory is limited, which those that wait to be written would fill. */
 static status submit_pieces(struct saving *saving)
 {
     for (int i = 0; i < saving->num_pieces; i++) {
@@ -288,10 +324,12 @@ static status submit_pieces(struct saving *saving)
         if (code != STARPULLM_OK) {
             pthread_mutex_lock(&saving->mutex);
             saving->missing -= saving->num_pieces - i;
-            pthread_cond_signal(&saving->changed);
+            pthread_cond_broadcast(&saving->changed);
             pthread_mutex_unlock(&saving->mutex);
             return code;
         }
+        if (runtime_layout()->memory_limit)
+            wait_written(saving, i + 1);
     }
     return STARPULLM_OK;
 }
@@ -324,6 +362,7 @@ static status start_saving(struct saving *saving, const struct starpullm_save_op
     saving->meta.num_tensors = saving->num_tensors;
     saving->keep = options->keep;
     saving->missing = saving->num_pieces;
+    saving->written = 0;
     TRY(training_state_writer_open(saving->root, &saving->meta, saving->tensors, &saving->file));
     const status started = start_thread(saving);
     if (started != STARPULLM_OK) {

@@ -26,9 +26,13 @@ static status create_handles(struct starpullm_session *session, const struct sta
 {
     const struct workload *work = &session->work;
     const int64_t sharing = runtime_layout()->local_ranks;
-    const struct handles_options handles_options = {
-        work, options->steps_in_flight, first_tag, options->keep_activations != 0,
-        .memory_limit = options->memory_limit / sharing + (options->memory_limit % sharing != 0)};
+    const struct handles_options handles_options = {work,
+                                                    options->steps_in_flight,
+                                                    first_tag,
+                                                    options->keep_activations != 0,
+                                                    .memory_limit = options->memory_limit / sharing +
+                                                                    (options->memory_limit % sharing != 0),
+                                                    .offload = runtime_layout()->memory_limit != 0};
     fenv_t environment;
     fegetenv(&environment);
     fesetenv(FE_DFL_ENV);
@@ -53,7 +57,8 @@ static status create_instrument(struct starpullm_session *session, const struct 
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d buffers could not be allocated", count);
     for (int i = 0; i < handles_here(session->handles); i++) {
         const struct data *data = handles_at(session->handles, i);
-        buffers[data->id] = (struct audit_buffer){data->buffer, data->bytes};
+        if (options->instruments & STARPULLM_AUDIT)
+            buffers[data->id] = (struct audit_buffer){data_memory(data), data->bytes};
     }
     const struct instrument_options instrument_options = {options->instruments, options->max_delay_us,
                                                           options->delay_seed};
@@ -99,6 +104,7 @@ static status open_model(struct starpullm_session *session, const struct starpul
     TRY(schedule_create(work, options->pipeline, options->activation_sets));
     TRY(create_handles(session, options, first_tag));
     TRY(schedule_fill(work));
+    TRY(session_prepare_offload(session, options->keep_activations != 0));
     TRY(session_load(session, options->checkpoint, state));
     return create_instrument(session, options);
 }
@@ -149,7 +155,11 @@ void starpullm_session_destroy(starpullm_session *session)
     saving_destroy(session->saving);
     session_wait_all(session);
     instrument_destroy(session->instrument);
+    const struct disk_share share = session->on_disk ? handles_share(session->handles) : (struct disk_share){0};
     handles_destroy(session->handles);
+    if (session->on_disk)
+        disk_give_back(&share);
+    free(session->plan.after);
     schedule_destroy(&session->work);
     placement_destroy(&session->work.placement);
     for (int slot = 0; slot < session->slots_ready; slot++)

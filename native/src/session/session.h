@@ -23,13 +23,15 @@ struct starpullm_session {
     size_t num_edges;
     struct iteration *iterations; /* [slot] */
     int slots;
-    int slots_ready;        /* iterations that were initialised */
-    int64_t submitted;      /* number of submissions */
-    int64_t updates;        /* number of steps among them, and before the state that the session resumed from */
-    bool blas;              /* a BLAS computes, or has computed, matmuls of its steps */
-    bool broken;            /* a submission failed half way */
-    struct failure failure; /* of a task */
-    struct saving *saving;  /* NULL: nothing has been saved yet */
+    int slots_ready;          /* iterations that were initialised */
+    int64_t submitted;        /* number of submissions */
+    int64_t updates;          /* number of steps among them, and before the state that the session resumed from */
+    bool blas;                /* a BLAS computes, or has computed, matmuls of its steps */
+    bool broken;              /* a submission failed half way */
+    bool on_disk;             /* it has a share of the disk */
+    struct offload_plan plan; /* of its steps; without accesses if there is none */
+    struct failure failure;   /* of a task */
+    struct saving *saving;    /* NULL: nothing has been saved yet */
 };
 
 /* options.c: refuses options that this model and the running runtime can't serve. */
@@ -45,6 +47,10 @@ status session_check_sharing(int32_t recompute, int32_t reuse_weight_gradients, 
 /* A pipeline that can't be placed, or isn't supported with other options. */
 status session_check_pipeline(const struct starpullm_pipeline *pipeline, const model_config *config, int32_t reduction,
                               int64_t ranks);
+
+/* offload.c: with a limit, refuses one that is too low, takes the session's share of the disk, and plans its steps.
+ * keep_activations: nothing is dropped. */
+status session_prepare_offload(struct starpullm_session *session, bool keep_activations);
 
 /* submit.c */
 status session_check_usable(const struct starpullm_session *session);

@@ -101,7 +101,7 @@ static status poison_transient(struct starpullm_session *session)
     for (int i = 0; i < handles_here(session->handles); i++) {
         struct data *data = handles_at(session->handles, i);
         void *memory;
-        if (!data->transient || !data->buffer)
+        if (!data->transient) /* one rank has all data */
             continue;
         TRY(data_acquire_write(data, &memory));
         instrument_poison_between(session->instrument, memory, data->bytes);
@@ -133,6 +133,8 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
     if (targets)
         TRY(copy_tokens(session, slot, targets, handles_targets));
     iteration_open(iteration, session->submitted);
+    iteration->plan = NULL;
+    iteration->accesses = 0;
     *context = (struct graph_context){&session->work, session->handles, iteration, slot, NULL};
     return STARPULLM_OK;
 }
@@ -152,6 +154,7 @@ static status add_step(struct starpullm_session *session, const struct graph_con
 {
     session->updates = context->update->number;
     session->learning_rate = context->update->adamw.learning_rate;
+    context->iteration->plan = session->plan.after ? &session->plan : NULL;
     return graph_add_step(context, loss);
 }
 
@@ -215,6 +218,10 @@ status starpullm_session_hold(starpullm_session *session)
     if (session->work.placement.ranks > 1)
         return fail(STARPULLM_INVALID_STATE, "hold: found %d ranks, expected one: transfers aren't tasks",
                     session->work.placement.ranks);
+    if (session->on_disk)
+        return fail(STARPULLM_INVALID_STATE,
+                    "hold: found a runtime with offload, expected one without: StarPU has tasks "
+                    "of its own between them");
     if (session->instrument && (instrument_audit(session->instrument) || instrument_poisons(session->instrument)))
         return fail(STARPULLM_INVALID_STATE, "hold: the session is audited or poisoned, expected neither: both wait "
                                              "for all tasks before a submission");

@@ -1,0 +1,454 @@
+/* A StarPU disk of our own (struct starpu_disk_ops). StarPU's abort the process on every trouble, and leave files
+ * behind when it is killed.
+ *
+ * Each datum has a place of whole pages in the file while StarPU has it on the disk. Two threads serve the requests,
+ * past the page cache where the file system can. A checksum of what was written is compared when it is read again. */
+#include "data/disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <pthread.h>
+#include <signal.h>
+#include <starpu.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "data/pages.h"
+
+enum { NUM_THREADS = 2, LANES = 4 };
+
+struct object {
+    off_t place;
+    size_t bytes; /* of the place */
+    uint64_t checksum;
+    struct object *next; /* among those that are free */
+};
+
+struct request {
+    struct object *object;
+    void *memory;
+    size_t bytes;
+    bool is_write, done;
+    struct request *next; /* in the queue */
+};
+
+static struct {
+    int descriptor; /* -1: closed */
+    int node;       /* StarPU's number */
+    char folder[256];
+    pthread_t threads[NUM_THREADS];
+    int num_threads;
+    atomic_int_fast64_t written, read;
+    pthread_mutex_t mutex;  /* of the following */
+    pthread_cond_t changed; /* the queue, or done */
+    struct request *first, **last;
+    bool stopped;
+    struct object *free;
+    off_t end; /* of the places that were given */
+    int shares;
+    off_t reserved; /* by them */
+    status failure; /* the first one; with its errno value and its sentence */
+    int failure_number;
+    char sentence[512];
+} disk = {.descriptor = -1, .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+bool disk_has(void *handle)
+{
+    int is_valid = 0, is_loading = 0;
+    starpu_data_query_status2(handle, disk.node, NULL, &is_valid, &is_loading, NULL);
+    return is_valid && !is_loading;
+}
+
+/* ---- Failures ---- */
+
+static void set_failure(int number, const char *what, const struct object *object)
+{
+    pthread_mutex_lock(&disk.mutex);
+    if (disk.failure == STARPULLM_OK) {
+        disk.failure = STARPULLM_RUNTIME_FAILURE;
+        disk.failure_number = number;
+        snprintf(disk.sentence, sizeof disk.sentence, "offload: %s: %zu bytes at %" PRId64 " %s%s%s", disk.folder,
+                 object->bytes, (int64_t)object->place, what, number ? ": " : "", number ? strerror(number) : "");
+    }
+    pthread_mutex_unlock(&disk.mutex);
+}
+
+status disk_check(void)
+{
+    pthread_mutex_lock(&disk.mutex);
+    const status code = disk.failure;
+    pthread_mutex_unlock(&disk.mutex);
+    /* The sentence is set once and then stays as it is. */
+    return code == STARPULLM_OK ? STARPULLM_OK : fail_again(code, disk.failure_number, disk.sentence);
+}
+
+/* ---- Requests ---- */
+
+/* Faster than the disk: independent lanes of a multiplication and a rotation each. */
+static uint64_t checksum_of_memory(const void *memory, size_t bytes)
+{
+    const uint64_t prime = UINT64_C(0x9e3779b185ebca87);
+    const unsigned char *from = memory;
+    uint64_t lanes[LANES] = {1, 2, 3, 4}, sum = bytes;
+    size_t i = 0;
+    for (; i + sizeof lanes <= bytes; i += sizeof lanes)
+        for (int lane = 0; lane < LANES; lane++) {
+            uint64_t word;
+            memcpy(&word, from + i + (size_t)lane * sizeof word, sizeof word);
+            lanes[lane] = (lanes[lane] ^ word) * prime;
+            lanes[lane] = lanes[lane] << 31 | lanes[lane] >> 33;
+        }
+    for (; i < bytes; i++)
+        lanes[0] = (lanes[0] ^ from[i]) * prime;
+    for (int lane = 0; lane < LANES; lane++)
+        sum = (sum ^ lanes[lane]) * prime;
+    return sum;
+}
+
+/* Whole pages, so also behind the datum: its memory is from pages_allocate(). Returns an errno value; -1 at the file's
+ * end. */
+static int move(const struct request *request)
+{
+    const size_t bytes = whole_pages(request->bytes);
+    for (size_t done = 0; done < bytes;) {
+        char *memory = (char *)request->memory + done;
+        const off_t place = request->object->place + (off_t)done;
+        const ssize_t now = request->is_write ? pwrite(disk.descriptor, memory, bytes - done, place)
+                                              : pread(disk.descriptor, memory, bytes - done, place);
+        if (now < 0 && errno != EINTR)
+            return errno;
+        if (now == 0)
+            return -1;
+        done += now > 0 ? (size_t)now : 0;
+    }
+    atomic_fetch_add(request->is_write ? &disk.written : &disk.read, (int64_t)bytes);
+    return 0;
+}
+
+static void serve(const struct request *request)
+{
+    struct object *object = request->object;
+    if (request->is_write)
+        object->checksum = checksum_of_memory(request->memory, request->bytes);
+    const int error = move(request);
+    if (error)
+        set_failure(error > 0 ? error : 0, request->is_write ? "could not be written" : "could not be read", object);
+    else if (!request->is_write && checksum_of_memory(request->memory, request->bytes) != object->checksum)
+        set_failure(0, "are damaged: they have another checksum than when they were written", object);
+}
+
+static void *serve_requests(void *argument)
+{
+    (void)argument;
+    pthread_mutex_lock(&disk.mutex);
+    while (!disk.stopped) {
+        struct request *request = disk.first;
+        if (!request) {
+            pthread_cond_wait(&disk.changed, &disk.mutex);
+            continue;
+        }
+        disk.first = request->next;
+        if (!disk.first)
+            disk.last = &disk.first;
+        pthread_mutex_unlock(&disk.mutex);
+        serve(request);
+        pthread_mutex_lock(&disk.mutex);
+        request->done = true;
+        pthread_cond_broadcast(&disk.changed);
+    }
+    pthread_mutex_unlock(&disk.mutex);
+    return NULL;
+}
+
+/* NULL if there is no memory: StarPU then waits for the same without a request. */
+static void *submit(void *object, void *memory, size_t bytes, bool is_write)
+{
+    struct request *request = malloc(sizeof *request);
+    if (!request)
+        return NULL;
+    *request = (struct request){.object = object, .memory = memory, .bytes = bytes, .is_write = is_write};
+    pthread_mutex_lock(&disk.mutex);
+    *disk.last = request;
+    disk.last = &request->next;
+    pthread_cond_broadcast(&disk.changed);
+    pthread_mutex_unlock(&disk.mutex);
+    return request;
+}
+
+/* ---- What StarPU calls; offsets are 0, as each datum is one vector ---- */
+
+static void *plug(void *parameter, starpu_ssize_t size)
+{
+    (void)parameter, (void)size;
+    return &disk;
+}
+
+static void unplug(void *base)
+{
+    (void)base;
+}
+
+/* Nothing is measured: no scheduler has a second disk to compare with. */
+static int bandwidth(unsigned node, void *base)
+{
+    (void)node, (void)base;
+    return 1;
+}
+
+static void *allocate(void *base, size_t size)
+{
+    (void)base;
+    const size_t bytes = whole_pages(size);
+    pthread_mutex_lock(&disk.mutex);
+    struct object **link = &disk.free;
+    while (*link && (*link)->bytes != bytes)
+        link = &(*link)->next;
+    struct object *object = *link;
+    if (object)
+        *link = object->next;
+    else if ((object = calloc(1, sizeof *object))) {
+        *object = (struct object){.place = disk.end, .bytes = bytes};
+        disk.end += (off_t)bytes;
+    }
+    pthread_mutex_unlock(&disk.mutex);
+    return object;
+}
+
+static void free_object(void *base, void *freed, size_t size)
+{
+    (void)base, (void)size;
+    struct object *object = freed;
+    pthread_mutex_lock(&disk.mutex);
+    object->next = disk.free;
+    disk.free = object;
+    pthread_mutex_unlock(&disk.mutex);
+}
+
+static int read_now(void *base, void *object, void *memory, off_t offset, size_t size)
+{
+    (void)base, (void)offset;
+    serve(&(struct request){.object = object, .memory = memory, .bytes = size});
+    return 0;
+}
+
+static int write_now(void *base, void *object, const void *memory, off_t offset, size_t size)
+{
+    (void)base, (void)offset;
+    serve(&(struct request){.object = object, .memory = (void *)memory, .bytes = size, .is_write = true});
+    return 0;
+}
+
+static void *read_later(void *base, void *object, void *memory, off_t offset, size_t size)
+{
+    (void)base, (void)offset;
+    return submit(object, memory, size, false);
+}
+
+static void *write_later(void *base, void *object, void *memory, off_t offset, size_t size)
+{
+    (void)base, (void)offset;
+    return submit(object, memory, size, true);
+}
+
+static void wait_request(void *waited)
+{
+    const struct request *request = waited;
+    pthread_mutex_lock(&disk.mutex);
+    while (!request->done)
+        pthread_cond_wait(&disk.changed, &disk.mutex);
+    pthread_mutex_unlock(&disk.mutex);
+}
+
+static int test_request(void *tested)
+{
+    pthread_mutex_lock(&disk.mutex);
+    const bool done = ((const struct request *)tested)->done;
+    pthread_mutex_unlock(&disk.mutex);
+    return done;
+}
+
+static void free_request(void *request)
+{
+    free(request);
+}
+
+static struct starpu_disk_ops operations = {.plug = plug,
+                                            .unplug = unplug,
+                                            .bandwidth = bandwidth,
+                                            .alloc = allocate,
+                                            .free = free_object,
+                                            .read = read_now,
+                                            .write = write_now,
+                                            .async_read = read_later,
+                                            .async_write = write_later,
+                                            .wait_request = wait_request,
+                                            .test_request = test_request,
+                                            .free_request = free_request};
+
+/* ---- The file ---- */
+
+/* Without a name from the start where the file system can, else named for a moment. */
+static int open_unnamed(const char *folder, int flags)
+{
+    int descriptor = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
+    if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
+        return descriptor;
+    char path[4096];
+    const int length = snprintf(path, sizeof path, "%s/.starpullm-offload-XXXXXX", folder);
+    if (length < 0 || (size_t)length >= sizeof path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    descriptor = mkostemp(path, O_CLOEXEC | flags);
+    if (descriptor >= 0)
+        unlink(path);
+    return descriptor;
+}
+
+static status open_file(const char *folder)
+{
+    struct statfs system;
+    disk.descriptor = open_unnamed(folder, O_DIRECT);
+    if (disk.descriptor < 0 && errno == EINVAL)
+        disk.descriptor = open_unnamed(folder, 0);
+    if (disk.descriptor < 0 || fstatfs(disk.descriptor, &system) != 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "offload: %s: no file can be made in this folder", folder);
+    if (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC)
+        return fail(STARPULLM_INVALID_ARGUMENT, "offload: %s: found a file system in memory, expected one on a disk",
+                    folder);
+    return STARPULLM_OK;
+}
+
+/* Signals go to the application's threads. */
+static status start_threads(void)
+{
+    sigset_t all, before;
+    int error = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (disk.num_threads < NUM_THREADS && error == 0) {
+        error = pthread_create(&disk.threads[disk.num_threads], NULL, serve_requests, NULL);
+        disk.num_threads += error == 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        return fail(STARPULLM_OUT_OF_MEMORY, "offload: a thread for the disk could not be started (error %d)", error);
+    return STARPULLM_OK;
+}
+
+/* StarPU keeps no memory, and no places, of data that have ended. */
+static void take_over_allocation(bool taken)
+{
+    starpu_interface_vector_ops.dontcache = taken;
+    if (taken)
+        pages_give_starpu();
+    else
+        pages_take_from_starpu();
+}
+
+status disk_open(const char *folder)
+{
+    snprintf(disk.folder, sizeof disk.folder, "%s", folder);
+    disk.last = &disk.first;
+    disk.stopped = false;
+    disk.failure = STARPULLM_OK;
+    disk.written = disk.read = 0;
+    status code = open_file(folder);
+    if (code == STARPULLM_OK)
+        code = start_threads();
+    if (code == STARPULLM_OK)
+        take_over_allocation(true);
+    else
+        disk_close();
+    return code;
+}
+
+static void take_memory(int64_t bytes)
+{
+    (void)starpu_memory_allocate(STARPU_MAIN_RAM, (size_t)bytes, STARPU_MEMORY_OVERFLOW);
+}
+
+status disk_register(int64_t memory_limit)
+{
+    const int64_t mib = (int64_t)1 << 20;
+    const int node = starpu_disk_register(&operations, NULL, -1);
+    if (node < 0)
+        return fail(STARPULLM_RUNTIME_FAILURE, "offload: StarPU refused the disk (error %d)", node);
+    disk.node = node;
+    take_memory((mib - memory_limit % mib) % mib);
+    return STARPULLM_OK;
+}
+
+static void forget_places(void)
+{
+    for (struct object *object = disk.free, *next; object; object = next) {
+        next = object->next;
+        free(object);
+    }
+    disk.free = NULL;
+    disk.end = 0;
+}
+
+void disk_close(void)
+{
+    if (disk.descriptor < 0)
+        return;
+    pthread_mutex_lock(&disk.mutex);
+    disk.stopped = true;
+    pthread_cond_broadcast(&disk.changed);
+    pthread_mutex_unlock(&disk.mutex);
+    while (disk.num_threads > 0)
+        pthread_join(disk.threads[--disk.num_threads], NULL);
+    take_over_allocation(false);
+    forget_places();
+    close(disk.descriptor);
+    disk.descriptor = -1;
+}
+
+/* ---- The share of a session ---- */
+
+/* Also where the file system can't reserve. */
+static int reserve_file(off_t from, off_t bytes)
+{
+    struct statvfs system;
+    if (bytes == 0 || fallocate(disk.descriptor, 0, from, bytes) == 0)
+        return 0;
+    if (errno != EOPNOTSUPP || fstatvfs(disk.descriptor, &system) != 0)
+        return errno;
+    return (int64_t)(system.f_bavail * system.f_frsize) < bytes ? ENOSPC : 0;
+}
+
+status disk_reserve(const struct disk_share *share)
+{
+    const int error = reserve_file(disk.reserved, share->moving);
+    if (error)
+        return fail_errno(STARPULLM_FILE_ERROR, error, "offload: %s: no room for %" PRId64 " bytes", disk.folder,
+                          share->moving);
+    disk.shares++;
+    disk.reserved += share->moving;
+    take_memory(share->staying);
+    return STARPULLM_OK;
+}
+
+/* Sessions have places in any order, so the file is cut when the last one has ended. */
+void disk_give_back(const struct disk_share *share)
+{
+    starpu_memory_deallocate(STARPU_MAIN_RAM, (size_t)share->staying);
+    if (--disk.shares > 0)
+        return;
+    forget_places();
+    disk.reserved = 0;
+    (void)!ftruncate(disk.descriptor, 0);
+}
+
+struct disk_traffic disk_traffic(void)
+{
+    return (struct disk_traffic){.written = atomic_load(&disk.written), .read = atomic_load(&disk.read)};
+}

@@ -1,0 +1,36 @@
+/* The disk that StarPU moves data to when memory is limited: one file without a name, which ends with the process. It
+ * belongs to the runtime. A request that fails becomes a failure of all sessions (disk_check), as StarPU ignores what
+ * its own functions return. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "status.h"
+
+/* Makes the file; refuses a folder that can't have one, or is memory itself. Before StarPU starts. */
+status disk_open(const char *folder);
+/* Adds it to the running StarPU, whose limit is rounded up to whole MiB and becomes this one. */
+status disk_register(int64_t memory_limit);
+/* After StarPU has stopped. */
+void disk_close(void);
+
+/* Whether it has the present value of a handle (starpu_data_handle_t). */
+bool disk_has(void *handle);
+
+/* The first request that failed, on any thread. */
+status disk_check(void);
+
+/* What a session's data take: room for all that move on the disk, so that a full one is told at once, and that of
+ * those that stay in memory within StarPU's limit. */
+struct disk_share {
+    int64_t moving, staying; /* bytes */
+};
+status disk_reserve(const struct disk_share *share);
+void disk_give_back(const struct disk_share *share);
+
+/* Bytes of whole pages so far. */
+struct disk_traffic {
+    int64_t written, read;
+};
+struct disk_traffic disk_traffic(void);

@@ -1,0 +1,185 @@
+/* What a session's data do on a disk: the smallest limit that its tasks can run in, and the plan of what is written
+ * early or dropped. Both follow from the accesses of one step, which is submitted on paper. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "data/pages.h"
+#include "runtime/runtime.h"
+#include "session/session.h"
+
+struct walk {
+    struct starpullm_trace_task *tasks;
+    struct starpullm_trace_access *accesses;
+    size_t num_tasks, num_accesses;
+};
+
+/* The session has a handle of each id, as it is on one rank. */
+static struct data *data_of(const struct starpullm_session *session, const struct walk *walk, size_t access)
+{
+    return handles_at(session->handles, walk->accesses[access % walk->num_accesses].handle);
+}
+
+static int64_t bytes_that_move(const struct data *data)
+{
+    return data->moves ? (int64_t)whole_pages(data->bytes) : 0;
+}
+
+static status copy_walk(const struct recorder *recorder, struct walk *walk)
+{
+    walk->num_tasks = recorder_tasks(recorder);
+    walk->num_accesses = recorder_accesses(recorder);
+    walk->tasks = calloc(walk->num_tasks, sizeof *walk->tasks);
+    walk->accesses = calloc(walk->num_accesses, sizeof *walk->accesses);
+    if (!walk->tasks || !walk->accesses)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %zu accesses", walk->num_accesses);
+    return recorder_copy(recorder, walk->tasks, walk->num_tasks, walk->accesses, walk->num_accesses);
+}
+
+static status walk_step(struct starpullm_session *session, struct walk *walk)
+{
+    const struct update update = {1, session->adamw};
+    struct recorder *recorder;
+    struct iteration iteration;
+    TRY(recorder_create(&recorder));
+    iteration_init(&iteration, recorder, NULL);
+    iteration.on_paper = true;
+    status code =
+        graph_add_step(&(struct graph_context){&session->work, session->handles, &iteration, 0, &update}, NULL);
+    iteration_destroy(&iteration);
+    if (code == STARPULLM_OK)
+        code = copy_walk(recorder, walk);
+    recorder_destroy(recorder);
+    return code;
+}
+
+/* ---- The limit ---- */
+
+static int64_t largest_task(const struct starpullm_session *session, const struct walk *walk)
+{
+    int64_t largest = 0;
+    for (size_t t = 0; t < walk->num_tasks; t++) {
+        int64_t bytes = 0;
+        for (int32_t i = 0; i < walk->tasks[t].num_accesses; i++)
+            bytes += bytes_that_move(data_of(session, walk, (size_t)walk->tasks[t].first_access + (size_t)i));
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
+}
+
+static int64_t largest_datum(const struct starpullm_session *session)
+{
+    int64_t largest = 0;
+    for (int i = 0; i < handles_here(session->handles); i++) {
+        const int64_t bytes = bytes_that_move(handles_at(session->handles, i));
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
+}
+
+/* StarPU lets a task wait for ever whose data don't fit. Every worker may hold those of the largest task at once, while
+ * the application reads or saves a tensor. */
+static status check_limit(const struct starpullm_session *session, const struct walk *walk, int64_t staying)
+{
+    const struct runtime_layout *layout = runtime_layout();
+    const int64_t task = largest_task(session, walk), datum = largest_datum(session);
+    const int64_t least = staying + layout->workers * task + datum;
+    if (layout->memory_limit >= least)
+        return STARPULLM_OK;
+    return fail(STARPULLM_OUT_OF_MEMORY,
+                "memory_limit: found %" PRId64 " bytes, expected at least %" PRId64 ": %" PRId64
+                " for the largest task on each of %d workers, %" PRId64 " for a tensor that is read, %" PRId64
+                " that stay in memory",
+                layout->memory_limit, least, task, layout->workers, datum, staying);
+}
+
+/* ---- The plan ---- */
+
+/* Sums over the first positions (Fenwick, 1994). */
+struct sums {
+    int64_t *nodes; /* (size + 1) */
+    size_t size;
+};
+
+static void add_at(struct sums *sums, size_t position, int64_t value)
+{
+    for (size_t i = position + 1; i <= sums->size; i += i & (~i + 1))
+        sums->nodes[i] += value;
+}
+
+static int64_t sum_before(const struct sums *sums, size_t position)
+{
+    int64_t sum = 0;
+    for (size_t i = position; i > 0; i -= i & (~i + 1))
+        sum += sums->nodes[i];
+    return sum;
+}
+
+/* The next access to the same datum. */
+struct next {
+    bool is_write, is_far; /* more than half of a step away */
+    int64_t bytes_between; /* of other data that are used until then */
+};
+
+static enum after_access choose(const struct data *data, const struct next *next, int64_t room, bool keep)
+{
+    if (!data->moves || next->bytes_between + bytes_that_move(data) <= room)
+        return AFTER_NOTHING;
+    if (next->is_write && data->transient && !keep)
+        return AFTER_DROP;
+    return next->is_far ? AFTER_LEAVE : AFTER_WRITE_EARLY;
+}
+
+/* Steps follow each other: from the end of two, each access meets the next one to the same datum. What would have to
+ * leave the memory in between, if what was used longest ago leaves it first, is written early; or dropped, if it is
+ * overwritten next. What is used again last of all leaves the memory too: m and v would push out parameters, which
+ * StarPU has used longer ago. */
+static status make_plan(struct starpullm_session *session, const struct walk *walk, int64_t room, bool keep)
+{
+    const size_t count = walk->num_accesses, end = 2 * count;
+    struct sums between = {calloc(end + 1, sizeof *between.nodes), end};
+    size_t *next = calloc((size_t)handles_count(session->handles), sizeof *next); /* 1 + position; 0: none */
+    uint8_t *choices = session->plan.after = calloc(count, sizeof *choices);
+    const bool made = between.nodes && next && choices;
+    for (size_t position = end; made && position-- > 0;) {
+        const struct data *data = data_of(session, walk, position);
+        const size_t after = next[data->id];
+        if (position < count) {
+            const struct next found = {walk->accesses[(after - 1) % count].mode == STARPULLM_WRITE,
+                                       after - 1 - position > count / 2,
+                                       sum_before(&between, after - 1) - sum_before(&between, position + 1)};
+            choices[position] = (uint8_t)choose(data, &found, room, keep);
+        }
+        if (after)
+            add_at(&between, after - 1, -bytes_that_move(data));
+        add_at(&between, position, bytes_that_move(data));
+        next[data->id] = position + 1;
+    }
+    free(between.nodes);
+    free(next);
+    return made ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "a plan for %zu accesses", count);
+}
+
+/* ---- Both ---- */
+
+static status prepare(struct starpullm_session *session, struct walk *walk, bool keep)
+{
+    const struct runtime_layout *layout = runtime_layout();
+    const struct disk_share share = handles_share(session->handles);
+    TRY(walk_step(session, walk));
+    TRY(check_limit(session, walk, share.staying));
+    TRY(disk_reserve(&share));
+    session->on_disk = true;
+    const int64_t room = layout->memory_limit - share.staying - largest_task(session, walk);
+    return layout->offload_plan == STARPULLM_OFFLOAD_AHEAD ? make_plan(session, walk, room, keep) : STARPULLM_OK;
+}
+
+status session_prepare_offload(struct starpullm_session *session, bool keep_activations)
+{
+    struct walk walk = {0};
+    if (!runtime_layout()->memory_limit)
+        return STARPULLM_OK;
+    const status code = prepare(session, &walk, keep_activations);
+    free(walk.tasks);
+    free(walk.accesses);
+    return code;
+}

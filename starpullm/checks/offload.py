@@ -1,0 +1,90 @@
+"""Training with a memory limit and a disk, which is damaged in the end: the bits are llm.c's, or the damage is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from starpullm.checks.cases import Asked, Case
+from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.parity import Parity
+from starpullm.checks.place import Workplace, environment
+from starpullm.checks.references import record_trainer
+from starpullm.checks.result import Finding, Result
+from starpullm.checks.training import checkpoint_in, own_batch
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.golden.records import shipped_record
+from starpullm.options import OFFLOAD_PLANS
+from starpullm.runtime import Runtime
+
+RECORD = "small"
+"""The first record with data that are large enough to move."""
+
+PLACES = {"ahead": ("2x1", "8M"), "lru": ("1x2", "12M")}
+"""A partition for each plan, and a limit a little above the smallest."""
+
+
+@check
+class Offloading(Check):
+    """Compare with a golden record while data move to a disk; then damage their file and train on."""
+
+    family, unit = "memory", "tensors"
+    claim = "data on a disk keep llm.c's bits, and damage is a failure"
+    fault = "with a memory limit and a disk, training goes wrong"
+    cannot_see = "how much memory is used"
+    needs = Needs(Where.ALONE, ranks=(1, 1))
+
+    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+        """Yield a case for each plan; where blocks share activations, gradients are dropped after their last use."""
+        for plan in OFFLOAD_PLANS:
+            recompute = "attention" if plan == "ahead" else "none"
+            yield Case(RECORD, 2, "ordered", what=plan, recompute=recompute, seed=asked.seed)
+
+    def run(self, place: Workplace, case: Case) -> Result:  # type: ignore[override]
+        """Train in a process that has no runtime."""
+        partition, limit = PLACES[case.what]
+        try:
+            with (
+                environment(HWLOC_SYNTHETIC="numa:1 core:2 pu:1"),
+                Runtime(partition, offload=place.directory, memory_limit=limit, offload_plan=case.what) as runtime,
+            ):
+                return self._run(runtime, place.directory, case)
+        except InvalidArgumentError as error:  # the directory is in memory
+            return self.result(compared=0, undecided=str(error))
+
+    def _run(self, runtime: Runtime, directory: Path, case: Case) -> Result:
+        record = shipped_record(case.record)
+        checkpoint = checkpoint_in(directory, record)
+        compared = Parity().compare(record, runtime, checkpoint, case)
+        written, read = runtime.offloaded()
+        findings = list(compared.findings)
+        if not written or not read:
+            findings.append(Finding(f"{written} bytes were written and {read} read, expected some of both"))
+        keep = case.can_read("activations", None)
+        with record_trainer(runtime, record, checkpoint, keep_activations=keep, **case.settings) as trainer:
+            trainer.step(*own_batch(trainer, case.seed, 0))
+            damage(directory)
+            try:
+                trainer.step(*own_batch(trainer, case.seed, 1))
+                findings.append(Finding("damaged data were used, expected a failure"))
+            except RuntimeFailureError:
+                pass
+        undecided = "" if compared.compared else compared.sentence
+        return self.result(compared=compared.compared, findings=findings, undecided=undecided)
+
+
+def unnamed_files(directory: Path) -> Iterator[BinaryIO]:
+    """Open again the files without a name that this process has in a directory."""
+    for descriptor in Path("/proc/self/fd").iterdir():
+        path = str(descriptor.readlink()) if descriptor.is_symlink() else ""
+        if path.startswith(str(directory.resolve())) and path.endswith("(deleted)"):
+            with descriptor.open("r+b") as file:
+                yield file
+
+
+def damage(directory: Path) -> None:
+    """Overwrite these files."""
+    for file in unnamed_files(directory):
+        file.write(os.urandom(1 << 16) * (os.fstat(file.fileno()).st_size >> 16))

@@ -1,0 +1,316 @@
+"""Data on a disk: what is refused, what is kept in memory, and what happens when the disk fails.
+
+The suite's check "offloading" compares bits. Collected by pytest; the runs are in child processes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starpullm import Runtime, Trainer
+from starpullm.checks.offload import damage, unnamed_files
+from starpullm.checks.place import limited_files
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.errors import (
+    FileError,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    RuntimeFailureError,
+    StarpullmError,
+    StateError,
+)
+from starpullm.files.model import ModelConfig
+from starpullm.golden.records import shipped_record
+from starpullm.instruments import Instruments
+
+from .children import (
+    TWO_CORES,
+    Reply,
+    assert_command_refused,
+    assert_refused,
+    attempt,
+    names_in,
+    run_cli,
+    run_function,
+    started,
+)
+from .tiny import bits_of
+
+SMALL = shipped_record("small")
+SIZES: dict[str, Any] = {"batch_size": SMALL.batch_size, "seq_len": SMALL.seq_len}
+TIME_LIMIT = 60.0
+LEAST = re.compile(r"expected at least (\d+): ")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "small.bin"
+    generate_checkpoint(path, SMALL.model, SMALL.seed)
+    return path
+
+
+def batch(step: int) -> Any:
+    return generate_tokens(SMALL.seed, step, SMALL.batch_size, SMALL.seq_len, SMALL.model.vocab_size)
+
+
+@contextmanager
+def small_trainer(path: str | None, runtime: dict[str, Any], **options: Any) -> Iterator[Trainer]:
+    with Runtime(**runtime) as started, Trainer(started, path, **SIZES, **options) as trainer:
+        yield trainer
+
+
+# ---- The smallest limit, saving and resuming ----
+
+WAYS: list[dict[str, Any]] = [
+    {"sub_batches": 4, "activation_sets": 1, "reduction": "tree"},
+    {"recompute": "block", "weight_gradients": "reused"},
+]
+
+
+def least_limit(path: str, runtime: dict[str, Any], options: dict[str, Any]) -> int:
+    with pytest.raises(OutOfMemoryError, match=LEAST) as refused, small_trainer(path, runtime, **options):
+        pass
+    found = LEAST.search(str(refused.value))
+    assert found
+    return int(found[1])
+
+
+def train_at_least_limit(path: str, folder: str, options: dict[str, Any]) -> list[tuple[str, list[str], int, int]]:
+    """Train three steps without a limit, and with the smallest one; save after two, and resume."""
+    results = []
+    states = Path(folder, "states")
+    for partition, plan in (("1x1", ""), ("2x1", "ahead"), ("1x2", "lru")):
+        runtime: dict[str, Any] = {"partition": partition}
+        if plan:
+            runtime |= {"offload": folder, "offload_plan": plan, "memory_limit": "1M"}
+            runtime["memory_limit"] = least_limit(path, runtime, options)
+        bits = []
+        with small_trainer(path, runtime, **options) as trainer:
+            for step in range(2):
+                trainer.submit(*batch(step))
+            trainer.save_state(states / plan)
+            trainer.submit(*batch(2))
+            bits.append(bits_of(trainer))
+        with small_trainer(None, runtime, resume=states / plan, **options) as trainer:
+            trainer.submit(*batch(2))
+            bits.append(bits_of(trainer))
+            results.append((plan, bits, *trainer.runtime.offloaded()))
+    return results
+
+
+@pytest.mark.timeout(TIME_LIMIT)
+@pytest.mark.parametrize("options", WAYS, ids=lambda options: "-".join(map(str, options.values())))
+def test_the_smallest_limit_has_the_bits_of_none(checkpoint: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    results = run_function(
+        train_at_least_limit, checkpoint, tmp_path, options, timeout=TIME_LIMIT, environment=TWO_CORES
+    )
+    expected = results[0][1][0]
+    for plan, bits, written, _ in results:
+        assert bits == [expected, expected], plan
+        assert (written > 0) == (plan != ""), plan
+    assert [path.name for path in tmp_path.iterdir()] == ["states"]
+
+
+# ---- The limit is kept ----
+
+LARGE = ModelConfig(max_seq_len=128, vocab_size=4000, num_layers=3, num_heads=8, channels=512, padded_vocab_size=4000)
+LARGE_LIMIT = 120 << 20
+
+
+def memory(field: str) -> int:
+    found = re.search(rf"^{field}:\s+(\d+)", Path("/proc/self/status").read_text("ascii"), re.M)
+    assert found
+    return int(found[1]) << 10
+
+
+def train_large(path: str, folder: str, plan: str) -> tuple[int, int, int]:
+    """Return by how much the process grew at most, and the bytes that moved in the last step."""
+    with Runtime("2x1", offload=folder, memory_limit=LARGE_LIMIT, offload_plan=plan) as runtime:
+        before = memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")
+        with Trainer(runtime, path, batch_size=2, seq_len=64) as trainer:
+            tokens = generate_tokens(1, 0, 2, 64, LARGE.vocab_size)
+            trainer.step(*tokens)
+            trainer.wait()
+            first = runtime.offloaded()
+            trainer.step(*tokens)
+            trainer.wait()
+            written, read = runtime.offloaded()
+        return memory("VmHWM") - before, written - first.written, read - first.read
+
+
+@pytest.mark.timeout(TIME_LIMIT)
+def test_the_limit_is_kept(tmp_path: Path) -> None:
+    """Of about 190 MB. The plan reads less than LRU alone: m and v don't push out parameters."""
+    model = tmp_path / "model.bin"
+    generate_checkpoint(model, LARGE, 1)
+    moved = {}
+    for plan in ("ahead", "lru"):
+        grown, *moved[plan] = run_function(
+            train_large, model, tmp_path, plan, timeout=TIME_LIMIT, environment=TWO_CORES
+        )
+        assert grown <= LARGE_LIMIT * 1.05, plan
+        assert min(moved[plan]) > 0
+    assert moved["ahead"][1] < moved["lru"][1]
+
+
+# ---- Refusals ----
+
+
+def refuse_runtimes(path: str, folder: str) -> list[Reply]:
+    read_only = Path(folder, "read_only")
+    read_only.mkdir(mode=0o500)
+    cases: list[dict[str, Any]] = [
+        {"offload": f"{folder}/nowhere", "memory_limit": "1G"},
+        {"offload": path, "memory_limit": "1G"},
+        {"offload": "/dev/shm", "memory_limit": "1G"},
+        {"offload": folder, "memory_limit": "much"},
+        {"offload": folder, "memory_limit": "1000T"},
+        {"offload": folder, "memory_limit": 0},
+        {"offload": folder},
+        {"memory_limit": "1G"},
+        {"offload": folder, "memory_limit": "1G", "offload_plan": "fifo"},
+    ]
+    return [attempt(lambda options=options: Runtime(**options).close()) for options in cases]
+
+
+@pytest.mark.timeout(TIME_LIMIT)
+def test_refused_runtimes(checkpoint: Path, tmp_path: Path) -> None:
+    replies = run_function(refuse_runtimes, checkpoint, tmp_path, timeout=TIME_LIMIT)
+    expected: list[tuple[type[StarpullmError], str]] = [
+        (FileError, f"offload: {tmp_path}/nowhere: no file can be made in this folder: No such file or directory"),
+        (FileError, f"offload: {checkpoint}: no file can be made in this folder: Not a directory"),
+        (InvalidArgumentError, "offload: /dev/shm: found a file system in memory, expected one on a disk"),
+        (InvalidArgumentError, 'memory_limit: found "much", expected a size such as 12G'),
+        (OutOfMemoryError, "memory_limit: found 1099511627776000 bytes, expected at most "),
+        (InvalidArgumentError, 'memory_limit: found "0", expected a size such as 12G'),
+        (InvalidArgumentError, "memory_limit: found 0, expected a number of bytes with offload"),
+        (InvalidArgumentError, "memory_limit: found 1073741824 bytes without offload, expected both"),
+        (InvalidArgumentError, 'offload_plan: found "fifo", expected one of ahead, lru'),
+    ]
+    for reply, (kind, sentence) in zip(replies, expected, strict=True):
+        assert_refused(reply, kind, sentence)
+
+
+def refuse_uses(path: str, folder: str) -> list[Reply]:
+    with Runtime(offload=folder, memory_limit="20M") as runtime:
+
+        def opened(**options: Any) -> None:
+            Trainer(runtime, path, **SIZES, **options).close()
+
+        replies = [
+            attempt(partial(opened, reduction="redux")),
+            attempt(lambda: opened(trace=True, instruments=Instruments(audit=True))),
+        ]
+        with Trainer(runtime, path, **SIZES) as trainer:
+            unwritten = trainer.tensor("grads", "wte").any() or trainer.tensor("activations", "logits").any()
+            assert not unwritten
+            trainer.step(*batch(0))
+            return [*replies, attempt(lambda: trainer.tensor("activations", "logits") and None)]
+
+
+@pytest.mark.timeout(TIME_LIMIT)
+def test_refused_uses(checkpoint: Path, tmp_path: Path) -> None:
+    redux, audit, dropped = run_function(refuse_uses, checkpoint, tmp_path, timeout=TIME_LIMIT)
+    assert_refused(redux, InvalidArgumentError, "reduction: found redux on a runtime with offload")
+    assert_refused(audit, InvalidArgumentError, "instruments: found the audit on a runtime with offload")
+    assert_refused(dropped, StateError, "activations/logits#0: its value was dropped after its last use")
+
+
+def fill_disk(path: str, folder: str) -> Reply:
+    with Runtime(offload=folder, memory_limit="20M") as runtime, limited_files(1 << 20):
+        return attempt(lambda: Trainer(runtime, path, **SIZES).close())
+
+
+@pytest.mark.timeout(TIME_LIMIT)
+def test_a_disk_without_room_is_told_at_the_start(checkpoint: Path, tmp_path: Path) -> None:
+    refused = run_function(fill_disk, checkpoint, tmp_path, timeout=TIME_LIMIT)
+    assert_refused(refused, FileError, f"offload: {tmp_path}: no room for ", "File too large")
+
+
+# ---- A disk that fails ----
+
+
+def cut(folder: Path) -> None:
+    for file in unnamed_files(folder):
+        file.truncate(0)
+
+
+HARM = {"damage": damage, "cut": cut}
+
+
+def fail_in_step(path: str, folder: str, how: str) -> dict[str, Any]:
+    with small_trainer(path, {"offload": folder, "memory_limit": "9M"}) as trainer:
+        trainer.step(*batch(0))
+        with limited_files(1 << 12 if how == "write" else 1 << 40):
+            if how != "write":
+                HARM[how](Path(folder))
+            failed = attempt(lambda: trainer.step(*batch(1)) and None)
+        replies = [
+            failed,
+            attempt(lambda: trainer.submit(*batch(2))),
+            attempt(lambda: trainer.save_state(Path(folder, "states"))),
+            attempt(lambda: trainer.save_checkpoint(Path(folder, "model.bin"))),
+        ]
+    return {"replies": replies, "left": sorted(path.name for path in Path(folder).iterdir())}
+
+
+FAILURES = {
+    "write": "could not be written: File too large",
+    "cut": "",
+    "damage": "are damaged: they have another checksum than when they were written",
+}
+
+
+@pytest.mark.timeout(TIME_LIMIT)
+@pytest.mark.parametrize("how", FAILURES)
+def test_a_disk_that_fails_is_a_failure_of_the_tasks(checkpoint: Path, tmp_path: Path, how: str) -> None:
+    """No loss is reported, and nothing is saved."""
+    found = run_function(fail_in_step, checkpoint, tmp_path, how, timeout=TIME_LIMIT)
+    for reply in found["replies"]:
+        assert_refused(reply, RuntimeFailureError, f"offload: {tmp_path}: ", FAILURES[how])
+    assert found["left"] == []
+
+
+# ---- Two runs in one folder, which are killed ----
+
+ENDLESS = """
+import sys
+from starpullm import Runtime, Trainer
+from starpullm.data.generator import generate_tokens
+with Runtime(offload=sys.argv[2], memory_limit="9M") as runtime:
+    with Trainer(runtime, sys.argv[1], batch_size=8, seq_len=64) as trainer:
+        while True:
+            trainer.step(*generate_tokens(3, 0, 8, 64, 1000))
+            print("step", flush=True)
+"""
+
+
+@pytest.mark.timeout(TIME_LIMIT)
+def test_two_runs_in_one_folder_that_are_killed_leave_nothing(checkpoint: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ENDLESS, str(checkpoint), str(tmp_path)]
+    with started(command, timeout=TIME_LIMIT) as first, started(command, timeout=TIME_LIMIT) as second:
+        for process in (first, second):
+            assert process.stdout
+            assert process.stdout.readline() == b"step\n"
+            assert names_in(tmp_path) == []
+    assert names_in(tmp_path) == []
+
+
+# ---- The command line ----
+
+
+@pytest.mark.timeout(TIME_LIMIT)
+def test_commands_take_a_limit(tmp_path: Path) -> None:
+    where = ("--offload", tmp_path, "--memory-limit")
+    done = run_cli("parity", "small", *where, "8M", "--offload-plan", "lru")
+    assert done.check().stdout.endswith(" tensors over 4 steps, 0 differ\n")
+    assert_command_refused(run_cli("parity", "small", *where, "1M"), "memory_limit: found 1048576 bytes", returncode=4)
