@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from starpullm import Runtime, Trainer
 from starpullm.data.generator import generate_checkpoint, generate_tokens
@@ -39,10 +40,10 @@ def resident() -> float:
 def rank(checkpoint: Path, steps: int, reduction: str) -> None:
     """Train as one rank of the job, and print what the trainer took of this rank's memory, and its open files."""
     comm = ranks.world()
-    shape = {"batch_size": SUB_BATCHES, "seq_len": SEQ_LEN, "sub_batches": SUB_BATCHES}
+    options: dict[str, Any] = {"batch_size": SUB_BATCHES, "seq_len": SEQ_LEN, "sub_batches": SUB_BATCHES}
     with ranks.guarded(comm), Runtime(comm=comm) as runtime:
         before = resident()
-        with Trainer(runtime, checkpoint, **shape, reduction=reduction) as trainer, ranks.guarded(comm):
+        with Trainer(runtime, checkpoint, reduction=reduction, **options) as trainer, ranks.guarded(comm):
             for step in range(1, steps + 1):
                 loss = trainer.submit(
                     *generate_tokens(comm.Get_rank() + 1, step, SUB_BATCHES, SEQ_LEN, MODEL.vocab_size)
