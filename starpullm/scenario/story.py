@@ -187,7 +187,11 @@ def draw(seed: int, ranks: int = 1, calls: int = 36) -> Story:
     for name in random.choices(list(CALLS), weights, k=calls):
         told.append(Call(name, {"who": random.choice("aaab"), **CALLS[name][1](random, sizes)}))
         if name == "save_state" and random.random() < 0.4:
-            told.append(Call("interrupt", {"who": told[-1].arguments["who"]}))
+            who = told[-1].arguments["who"]
+            told.append(Call("interrupt", {"who": who}))
+            if random.random() < 0.5:  # go on from what was left
+                opened = {"who": who, **_opening(random, sizes), "start": "state"}
+                told += [Call("close", {"who": who}), Call("open", opened)]
         if random.random() < 0.03:
             told.append(Call("restart", placed()))
         if told[-1].name in ("close", "restart"):
