@@ -58,9 +58,9 @@ class Trainer(Resource, HasTensors):
         on any placement; S sets over all ranks. ``"redux"``: by StarPU's own reduction; the bits change from run to
         run and the error is bounded; one set per worker.
     stages
-        More than one: the blocks are cut into so many stages, one on each rank, which all submit the same batch of B
-        sequences. A sequence of numbers says how many blocks each stage has; the last, with the head, may have none.
-        With ``"ordered"``.
+        More than one: the blocks are cut into so many stages. So many ranks are a pipeline, with a stage on each, and
+        submit the same batch of B sequences; R ranks are several pipelines. A sequence of numbers says how many blocks
+        each stage has; the last, with the head, may have none. Not with ``"redux"``.
     schedule
         How far the forward passes of a stage are ahead of its backward passes. ``"gpipe"``: as many sub-batches as
         there are activation sets, ``"1f1b"``: one in the last stage, and one more in each stage before. A function of

@@ -146,12 +146,12 @@ struct starpullm_pass { /* of a sub-batch through a stage; kind is one of enum s
     int32_t kind, sub_batch, stage;
 };
 
-/* The blocks cut into stages, one on each rank, with the encoder before the first block and the head behind the last.
- * With `ordered`. More than one need as many ranks, which all submit the same batch. */
+/* The blocks cut into stages, with the encoder before the first block and the head behind the last. Rank r has stage r
+ * modulo their number, which divides that of the ranks; those of a pipeline submit the same batch. Not with `redux`. */
 struct starpullm_pipeline {
     int32_t stages;
     const int32_t *blocks;               /* of each stage; NULL: by their cost */
-    const struct starpullm_pass *passes; /* of a step in order; NULL: forward passes are activation_sets ahead */
+    const struct starpullm_pass *passes; /* of a pipeline's step; NULL: forward passes are activation_sets ahead */
     int64_t num_passes;
 };
 

@@ -169,7 +169,10 @@ def sharing_cases(asked: Asked, ranks: int) -> Iterator[Case]:
 
 
 def pipeline_cases(asked: Asked, ranks: int) -> Iterator[Case]:
-    """Yield cases with a stage on each rank, of the first record with enough blocks: schedules, cuts and fewer sets."""
+    """Yield cases with a stage on each rank, of the first record with enough blocks: schedules, cuts and fewer sets.
+
+    Of more ranks, each two are also one of several pipelines.
+    """
     for record in asked.records if REDUCTIONS[0] in asked.reductions and ranks > 1 else ():
         counts, layers = asked.sub_batches(record), find_record(record).model.num_layers
         if counts and layers + 1 >= ranks:
@@ -178,6 +181,8 @@ def pipeline_cases(asked: Asked, ranks: int) -> Iterator[Case]:
             yield case._replace(schedule="1f1b")
             yield case._replace(activation_sets=min(2, case.sub_batches), recompute="block")
             yield case._replace(stages=(layers - ranks + 2, *[1] * (ranks - 2), 0), schedule="1f1b", tiles=TILES)
+            of_two = asked.sub_batches(record, ranks // 2) if ranks > 2 and ranks % 2 == 0 else ()
+            yield from (case._replace(sub_batches=count, stages=2, schedule="1f1b") for count in of_two[-1:])
             return
 
 

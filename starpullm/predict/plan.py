@@ -35,13 +35,16 @@ class Plan:
     def has_buffer(self, rank: int) -> NDArray[np.bool_]:
         """Return of each handle whether a rank has a buffer for it: it owns it, or has a copy of a parameter.
 
-        Those are copies of all parameters, or with stages of wte on the last rank.
+        Those are copies of its stage's parameters, and of wte in the last stage.
         """
-        copied = "params/" if self.stages == 1 else "params/wte" if rank == self.ranks - 1 else None
+        stage = rank % self.stages
+        has_head = stage == self.stages - 1
         names = [handle.name for handle in self.trace.handles]
-        is_copied = np.array([copied is not None and name.startswith(copied) for name in names], bool)
-        is_owned: NDArray[np.bool_] = self.owners == rank
-        return is_copied | is_owned
+        is_parameter = np.array([name.startswith("params/") for name in names], bool)
+        is_wte = np.array([name == "params/wte" for name in names], bool)
+        is_read = is_parameter & ((self.owners % self.stages == stage) | (is_wte & has_head))
+        has_buffer: NDArray[np.bool_] = is_read | (self.owners == rank)
+        return has_buffer
 
     def bytes_of_ranks(self) -> NDArray[np.int64]:
         """Return the bytes of each rank's buffers."""

@@ -69,7 +69,8 @@ class Workload:
         if self.batch_size % (self.pipelines * self.sub_batches):
             raise InvalidArgumentError(
                 f"batch_size: found {self.batch_size}, expected a multiple of {self.pipelines * self.sub_batches} "
-                f"(ranks {self.pipelines}, sub-batches of each {self.sub_batches})"
+                f"({'ranks' if self.stages == 1 else 'pipelines'} {self.pipelines}, "
+                f"sub-batches of each {self.sub_batches})"
             )
 
     def __str__(self) -> str:

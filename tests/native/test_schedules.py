@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from starpullm.checks.labels import foreign_values
@@ -13,6 +14,7 @@ from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.models import MODELS
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
+from starpullm.predict.graph import work_of
 from starpullm.predict.plan import Plan, make_plan
 from starpullm.runtime import Runtime
 from starpullm.schedules import Pass, Schedule, ahead
@@ -27,6 +29,16 @@ def plan_of(config: ModelConfig = TINY, *, stages: int | Sequence[int] = 2, **op
     ranks = stages if isinstance(stages, int) else len(stages)
     given = {"batch_size": 4, "seq_len": 8, "sub_batches": 4, "ranks": ranks, "reduction": "ordered", **options}
     return make_plan(config, stages=stages, **given)
+
+
+def elements(plan: Plan, group: str, stage: int | None = None) -> dict[str, int]:
+    """Return the elements of a group's tensors by name, of all stages or of one."""
+    handles = zip(plan.trace.handles, (plan.owners % plan.stages).tolist(), strict=True)
+    return {
+        handle.name.removeprefix(group): handle.bytes // 4
+        for handle, of in handles
+        if handle.name.startswith(group) and stage in (None, of)
+    }
 
 
 def changed(**changes: Any) -> Schedule:
@@ -52,14 +64,17 @@ def changed(**changes: Any) -> Schedule:
             {"stages": 0, "ranks": 1},
             "stages: found 0, expected 1 to 3: only the last, with the head, may have no block",
         ),
-        ({"stages": 2, "ranks": 4}, "stages: found 2 on 4 ranks, expected a rank for each"),
+        (
+            {"stages": 2, "ranks": 3},
+            "stages: found 2 on 3 ranks, expected a divisor: a pipeline has a rank for each stage",
+        ),
+        (
+            {"stages": 3, "ranks": 2},
+            "stages: found 3 on 2 ranks, expected a divisor: a pipeline has a rank for each stage",
+        ),
         ({"stages": (1, 2)}, "stages: found 3 blocks in all, expected the model's 2"),
         ({"stages": (0, 2)}, "stages: found 0 blocks in stage 0, expected at least 1"),
         ({"stages": (3, -1)}, "stages: found -1 blocks in stage 1, expected at least 0"),
-        (
-            {"reduction": "tree"},
-            "stages: found 2 with the reduction tree, expected ordered: a stage adds up its gradients alone",
-        ),
         ({"schedule": "other"}, 'schedule: found "other", expected one of gpipe, 1f1b'),
         (
             {"schedule": lambda stages, sub_batches: ["F0"]},
@@ -105,10 +120,6 @@ def changed(**changes: Any) -> Schedule:
             {"schedule": changed(), "activation_sets": 3},
             "passes: number 6, forward of sub-batch 3 in stage 0: expected a free activation set: the sub-batch that "
             "has it needs its backward pass first",
-        ),
-        (
-            {"schedule": changed(), "stages": 1, "ranks": 2},
-            "passes: found a list on 2 ranks, expected one on as many as stages, 1",
         ),
     ],
 )
@@ -160,9 +171,56 @@ def test_bytes_of_ranks(stages: tuple[int, ...], schedule: str, sets: int) -> No
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_values_of_a_plan(schedule: str) -> None:
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("stages", [(12,), (9, 3), (4, 4, 4, 0)])
+def test_bytes_of_replicas(stages: tuple[int, ...], replicas: int, schedule: str) -> None:
+    """Beside a copy of what one pipeline has, m and v are shared by the ranks with the same stage."""
+    one = plan_of(GPT2, stages=stages, schedule=schedule, workers=1).bytes_of_ranks()
+    plan = plan_of(GPT2, stages=stages, schedule=schedule, ranks=len(stages) * replicas, weight_gradient_tiles=1)
+    of_ranks = plan.bytes_of_ranks().reshape(replicas, len(stages))
+    mean_losses = 2 * 4 * (replicas - 1)  # the first replica has them
+    for stage in range(len(stages)):
+        moments = 4 * sum(
+            elements(plan, group, stage)[name] for group in ("m/", "v/") for name in elements(plan, "m/", stage)
+        )
+        expected = replicas * one[stage] - (replicas - 1) * moments - mean_losses * (stage == len(stages) - 1)
+        assert of_ranks[:, stage].sum() == expected
+        assert np.ptp(of_ranks[:, stage]) <= 2 * 4 * max(elements(plan, "m/", stage).values()) + 2 * 4
+
+
+@pytest.mark.parametrize("reduction", ["ordered", "tree"])
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("stages", [(12,), (9, 3), (4, 4, 4, 0)])
+def test_messages_of_replicas(stages: tuple[int, ...], replicas: int, reduction: str) -> None:
+    """By formula: activations and their gradients in a pipeline, sums from replica to replica, and new values."""
+    last, ranks, sub_batches = len(stages) - 1, len(stages) * replicas, 4 * replicas
+    plan = plan_of(GPT2, stages=stages, ranks=ranks, reduction=reduction, weight_gradient_tiles=1)
+    work = work_of(plan.trace, plan.owners, ranks)
+    weights, owners = (
+        elements(plan, "params/"),
+        dict(zip((of.name for of in plan.trace.handles), plan.owners, strict=True)),
+    )
+    model, wte = sum(weights.values()), weights["wte"]
+    two_stages, others = int(last > 0), replicas - 1
+    boundaries = 2 * last * sub_batches * 8 * GPT2.channels
+    values = others * model + two_stages * replicas * wte
+    losses = 2 * 4 * others + ranks - 1
+    if reduction == "ordered":
+        not_last = sum(size for name, size in weights.items() if owners[f"params/{name}"] // len(stages) != others)
+        sums = others * (model + wte) + (ranks > 1) * wte + not_last
+    else:
+        added = sum(added & (added - 1) in range(0, added - added % 4) for added in range(sub_batches))
+        not_first = sum(size for name, size in weights.items() if owners[f"params/{name}"] // len(stages) != 0)
+        sums = added * model + two_stages * sub_batches * wte + not_first
+    assert work.bytes.sum() == 4 * (boundaries + values + losses + sums)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_values_of_a_plan(schedule: str, replicas: int) -> None:
     """Each task reads what the same sub-batch has written, and nobody has overwritten."""
-    plan = plan_of(GPT2, stages=3, schedule=schedule, activation_sets=3, recompute="block")
+    ranks = 3 * replicas
+    plan = plan_of(GPT2, stages=3, ranks=ranks, schedule=schedule, activation_sets=3, recompute="block")
     assert list(foreign_values(plan.trace)) == []
 
 

@@ -48,7 +48,7 @@ static status check_pass(const struct workload *work, int *const done[2], int64_
     if (pass.kind != STARPULLM_FORWARD && pass.kind != STARPULLM_BACKWARD)
         return fail(STARPULLM_INVALID_ARGUMENT, "passes: number %lld: found kind %d, expected %d or %d",
                     (long long)index, pass.kind, STARPULLM_FORWARD, STARPULLM_BACKWARD);
-    if (stage < 0 || stage > last || s < 0 || s >= work->placement.sub_batches)
+    if (stage < 0 || stage > last || s < 0 || s >= sub_batches_of_pipeline(&work->placement))
         return refuse(index, pass, "a stage and a sub-batch that there are");
     const int next = done[pass.kind][stage];
     if (s < next)
@@ -78,11 +78,20 @@ static status take_passes(struct workload *work, int *const done[2], const struc
         if (used > work->activation_sets[pass.stage])
             work->activation_sets[pass.stage] = used;
     }
-    const int64_t expected = 2LL * work->placement.stages * work->placement.sub_batches;
+    const int64_t expected = 2LL * work->placement.stages * sub_batches_of_pipeline(&work->placement);
     if (pipeline->num_passes != expected)
         return fail(STARPULLM_INVALID_ARGUMENT, "passes: found %lld, expected %lld: each once",
                     (long long)pipeline->num_passes, (long long)expected);
     return STARPULLM_OK;
+}
+
+/* Every pipeline has the same list, for sub-batches of its own. */
+static void repeat_for_pipelines(struct workload *work)
+{
+    const int of_pipeline = sub_batches_of_pipeline(&work->placement), count = work->num_passes;
+    for (int first = of_pipeline; first < work->placement.sub_batches; first += of_pipeline)
+        for (int i = 0; i < count; i++)
+            add(work, work->passes[i].kind, first + work->passes[i].sub_batch, work->passes[i].stage);
 }
 
 status schedule_create(struct workload *work, const struct starpullm_pipeline *pipeline, int64_t activation_sets)
@@ -96,16 +105,15 @@ status schedule_create(struct workload *work, const struct starpullm_pipeline *p
         work->activation_sets[stage] = activation_sets ? (int)activation_sets : of_pipeline;
     if (!given)
         return STARPULLM_OK;
-    if (pipelines(&work->placement) > 1)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "passes: found a list on %d ranks, expected one on as many as stages, %d", work->placement.ranks,
-                    stages);
-    work->passes = calloc(pipeline->num_passes > 0 ? (size_t)pipeline->num_passes : 1, sizeof *work->passes);
+    const size_t count = pipeline->num_passes > 0 ? (size_t)pipeline->num_passes : 1;
+    work->passes = calloc(count, (size_t)pipelines(&work->placement) * sizeof *work->passes);
     int *done = calloc(2 * (size_t)stages, sizeof *done);
     const status code = work->passes && done
                             ? take_passes(work, (int *[]){done, done + stages}, pipeline, activation_sets)
                             : fail(STARPULLM_OUT_OF_MEMORY, "a list of %lld passes", (long long)pipeline->num_passes);
     free(done);
+    if (code == STARPULLM_OK)
+        repeat_for_pipelines(work);
     return code;
 }
 

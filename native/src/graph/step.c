@@ -8,13 +8,15 @@ static status send_parameter(const struct graph_context *context, enum parameter
     (void)argument;
     const struct placement *placement = &context->work->placement;
     struct data *data = handles_parameter(context->handles, STARPULLM_PARAMS, p, instance(l));
-    if (context->iteration->on_paper || !data || !data->copied)
+    if (context->iteration->on_paper || !data)
         return STARPULLM_OK;
-    return placement->stages == 1 ? exchange_to_all(data) : exchange_to(data, home_of(placement, 0, HEAD));
+    for (int rank = 0; rank < placement->ranks; rank++)
+        if (rank_reads(placement, p, instance(l), rank) && (placement->rank == rank || placement->rank == data->owner))
+            TRY(exchange_to(data, rank));
+    return STARPULLM_OK;
 }
 
-/* Every rank needs the parameters, or wte that with the head: their owners send them, and need not know which tasks of
- * other ranks read them. */
+/* Owners send the parameters to all ranks that read them, and need not know by which tasks. */
 static status send_parameters(const struct graph_context *context)
 {
     return for_each_parameter(context, send_parameter, NULL);
@@ -27,10 +29,10 @@ typedef status sub_batch_pass(const struct graph_context *context, int s, int st
 static status add_pass(const struct graph_context *context, sub_batch_pass *pass, int s, int stage)
 {
     const struct placement *placement = &context->work->placement;
-    const int before = s > 0 ? s - 1 : placement->sub_batches - 1, head = placement->stages - 1;
-    const int place = stage == head ? HEAD : placement->first_blocks[stage];
-    const bool concerned = home_of(placement, s, place) == placement->rank ||
-                           home_of(placement, before, s > 0 ? place : HEAD) == placement->rank;
+    const int before =
+        s > 0 ? rank_of_pass(placement, s - 1, stage) : home_of(placement, placement->sub_batches - 1, HEAD);
+    const bool of_head = pass == encoder_backward_pass && home_of(placement, s, HEAD) == placement->rank; /* wte */
+    const bool concerned = rank_of_pass(placement, s, stage) == placement->rank || before == placement->rank || of_head;
     return concerned || context->iteration->recorder ? pass(context, s, stage) : STARPULLM_OK;
 }
 
@@ -64,10 +66,10 @@ static struct data *gradient_for_stage(const struct graph_context *context, int 
                : act_grad(&(struct layer){context, s, end_of_blocks(context, stage) - 1}, ACT_RESIDUAL3);
 }
 
-static status pass_on(const struct graph_context *context, struct data *data, int stage)
+static status pass_on(const struct graph_context *context, struct data *data, int s, int stage)
 {
     const struct placement *placement = &context->work->placement;
-    const int reader = rank_of_stage(placement, 0, stage);
+    const int reader = rank_of_pass(placement, s, stage);
     if (!data || context->iteration->on_paper || (placement->rank != reader && placement->rank != data->owner))
         return STARPULLM_OK;
     return exchange_to(data, reader);
@@ -77,7 +79,7 @@ static status pass_on(const struct graph_context *context, struct data *data, in
 
 static status add_forward(const struct graph_context *context, int s, int stage)
 {
-    TRY(pass_on(context, input_of_stage(context, s, stage), stage));
+    TRY(pass_on(context, input_of_stage(context, s, stage), s, stage));
     return add_pass(context, forward_pass, s, stage);
 }
 
@@ -93,7 +95,7 @@ static status add_forward_and_loss(const struct graph_context *context, int s, i
 static status add_backward(const struct graph_context *context, int s, int stage)
 {
     struct data *gradient = gradient_for_stage(context, s, stage);
-    TRY(pass_on(context, gradient, stage));
+    TRY(pass_on(context, gradient, s, stage));
     TRY(add_pass(context, backward_pass, s, stage));
     exchange_drop(gradient);
     exchange_drop(input_of_stage(context, s, stage));

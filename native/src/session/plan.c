@@ -59,8 +59,8 @@ static status write_plan(struct starpullm_plan *plan, const struct starpullm_pla
                               .reduction = (enum starpullm_reduction)o->reduction,
                               .recompute = (enum starpullm_recompute)o->recompute,
                               .reuse_weight_gradients = o->reuse_weight_gradients != 0};
-    const int64_t workers = o->workers == 1 && o->ranks == stages ? 1 : (int64_t)o->workers * o->ranks;
-    work->tiles = tiles_choose(&o->config, work->reduction, sub_batches, workers, o->weight_gradient_tiles);
+    work->tiles = tiles_choose(&o->config, work->reduction, sub_batches, (int64_t)o->workers * o->ranks, stages,
+                               o->weight_gradient_tiles);
     TRY(placement_create(&work->placement, &o->config, 0, o->ranks, sub_batches, o->pipeline));
     TRY(schedule_create(work, o->pipeline, o->activation_sets));
     const struct handles_options handles_options = {work, SLOTS, 0, o->keep_activations != 0, .on_paper = true};
