@@ -57,6 +57,7 @@ from starpullm.speed.workload import Workload
 @options.weight_gradients
 @options.stages
 @options.schedule
+@options.gradient_buffers
 @options.repeated_word("--reduction", REDUCTIONS, help=options.REDUCTION)
 @options.repeated(
     "--weight-gradient-tiles", type=int, default=[0], show_default=options.TILES_DEFAULT, help=options.TILES
@@ -111,7 +112,10 @@ def command(**values: Any) -> None:
         _measure_all(run, workloads, checkpoint, report)
 
 
-_SAME = ("scheduler", "activation_sets", "weight_gradients", "stages", "schedule", "iterations", "warm_up", "matmul")
+_SAME = (
+    *("scheduler", "activation_sets", "weight_gradients", "stages", "schedule", "gradient_buffers"),
+    *("iterations", "warm_up", "matmul"),
+)
 _REPEATED = ("reduction", "weight_gradient_tiles", "recompute")
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, place_of
+from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, place_of
 from starpullm.schedules import Schedule, number_of, pipeline
 from starpullm.trace import HandleInfo, Trace
 
@@ -65,6 +65,7 @@ def make_plan(
     activation_sets: int = 0,
     stages: int | Sequence[int] = 1,
     schedule: str | Schedule = SCHEDULES[0],
+    gradient_buffers: str = GRADIENT_BUFFERS[0],
     keep_activations: bool = False,
     recompute: str = "none",
     weight_gradients: str = "kept",
@@ -85,7 +86,7 @@ def make_plan(
         recompute=place_of("recompute", recompute, RECOMPUTATIONS),
         reuse_weight_gradients=place_of("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
         keep_activations=keep_activations,
-        pipeline=ctypes.pointer(pipeline(stages, schedule, sub_batches, activation_sets, ranks)),
+        pipeline=ctypes.pointer(pipeline(stages, schedule, sub_batches, activation_sets, ranks, gradient_buffers)),
         batch_size=prototypes.integer("batch_size", batch_size, 64),
         seq_len=prototypes.integer("seq_len", seq_len, 64),
         sub_batches=prototypes.integer("sub_batches", sub_batches, 64),

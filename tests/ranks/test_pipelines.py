@@ -13,6 +13,8 @@ from . import training_programs as programs
 from .test_parity import run_cli
 from .test_training import model, run, token_file
 
+ZERO_BUBBLE = ("--schedule", "zero-bubble", "--gradient-buffers", "block")
+
 
 @pytest.mark.parametrize(
     ("ranks", "record", "sub_batches", "options", "compared"),
@@ -37,6 +39,10 @@ from .test_training import model, run, token_file
             ("--stages", "1,3", "--schedule", "1f1b", "--partition", "2x1", "--weight-gradient-tiles", 3),
             "832 tensors over 4 steps",
         ),
+        (2, "small", 8, (*ZERO_BUBBLE, "--stages", "2,2"), "832 tensors over 4 steps"),
+        (3, "odd", 3, (*ZERO_BUBBLE, "--stages", "2,1,0", "--activation-sets", 2), "640 tensors over 4 steps"),
+        (4, "small", 8, (*ZERO_BUBBLE, "--stages", "2,1,1,0", "--partition", "2x1"), "832 tensors over 4 steps"),
+        (4, "deep", 6, (*ZERO_BUBBLE, "--stages", 2), "2400 tensors over 6 steps"),
         (4, "deep", 6, ("--stages", 2, "--activation-sets", 2, "--recompute", "block"), "2400 tensors over 6 steps"),
     ],
 )

@@ -3,6 +3,7 @@
  * Without keep_activations, a tensor that is needed inside one block only has one buffer for all blocks of a stage: in
  * the forward pass preatt, attproj and fcproj, which the backward pass doesn't read; in the backward pass every
  * gradient inside a block. This includes residual3's: a block has read it before that of the block below is written.
+ * With gradients_of_blocks, those that the gradients of weights are computed from are the block's own.
  * What the backward pass computes again is shared too. Reused gradients of parameters are two, which serve the blocks
  * in turn.
  *
@@ -34,12 +35,18 @@ bool activation_has_gradient(enum activation a)
     return !none[a];
 }
 
+/* The output of a matmul or a layernorm, whose gradient that of the weight is computed from. */
+static bool of_weight(enum activation a)
+{
+    return a == ACT_LN1 || a == ACT_QKV || a == ACT_ATTPROJ || a == ACT_LN2 || a == ACT_FCH || a == ACT_FCPROJ;
+}
+
 bool activation_kept(const struct handles_options *options, enum starpullm_group group, enum activation a)
 {
     if (options->keep_activations || !activation_layered(a))
         return true;
     if (group == STARPULLM_ACTIVATION_GRADS)
-        return false;
+        return options->work->gradients_of_blocks && of_weight(a);
     if (a == ACT_ATT || a == ACT_ATTY)
         return options->work->recompute == STARPULLM_RECOMPUTE_NONE;
     if (options->work->recompute == STARPULLM_RECOMPUTE_BLOCK)

@@ -58,7 +58,9 @@ static status write_plan(struct starpullm_plan *plan, const struct starpullm_pla
                               .T = (size_t)o->seq_len,
                               .reduction = (enum starpullm_reduction)o->reduction,
                               .recompute = (enum starpullm_recompute)o->recompute,
-                              .reuse_weight_gradients = o->reuse_weight_gradients != 0};
+                              .reuse_weight_gradients = o->reuse_weight_gradients != 0,
+                              .gradients_of_blocks =
+                                  o->keep_activations || (o->pipeline && o->pipeline->gradients_of_blocks)};
     work->tiles = tiles_choose(&o->config, work->reduction, sub_batches, (int64_t)o->workers * o->ranks, stages,
                                o->weight_gradient_tiles);
     TRY(placement_create(&work->placement, &o->config, 0, o->ranks, sub_batches, o->pipeline));

@@ -85,6 +85,8 @@ static status open_model(struct starpullm_session *session, const struct starpul
     work->reduction = (enum starpullm_reduction)options->reduction;
     work->recompute = (enum starpullm_recompute)options->recompute;
     work->reuse_weight_gradients = options->reuse_weight_gradients != 0;
+    work->gradients_of_blocks =
+        options->keep_activations || (options->pipeline && options->pipeline->gradients_of_blocks);
     const int stages = options->pipeline ? options->pipeline->stages : 1;
     const int sub_batches = (int)options->sub_batches * (layout->ranks / stages);
     work->tiles = tiles_choose(&work->config, work->reduction, sub_batches, layout->all_workers, stages,
