@@ -84,6 +84,14 @@ def test_memory_of_stages(tmp_path: Path, ranks: int) -> None:
     assert [match and match.groups() for match in lacking] == expected * 3
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_plans(tmp_path: Path, ranks: int) -> None:
+    """The bubble, messages and bytes of test_schedules.py are those of the tasks that are submitted."""
+    outcome = run(programs.plans_of_pipelines, model(tmp_path), ranks=ranks)
+    assert isinstance(outcome, Completed), outcome
+    assert [report.stdout.split() for report in outcome.reports.values()] == [["True"] * 6] * ranks
+
+
 def test_tree(tmp_path: Path) -> None:
     """With as many sub-batches in all, stages and pipelines have the bits of one rank."""
     files = ("--checkpoint", model(tmp_path), "--tokens", token_file(tmp_path, 4 * 4 * 8 + 1), "--seq-len", 8)

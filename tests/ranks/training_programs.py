@@ -28,6 +28,7 @@ from starpullm.data.generator import generate_tokens
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import StarpullmError
 from starpullm.files.checkpoint import checkpoint_config
+from starpullm.predict.measure import same_tasks
 from starpullm.predict.plan import make_plan
 from starpullm.processes import ranks
 from starpullm.processes.progress import report_phase
@@ -167,6 +168,24 @@ def memory_of_stages(comm: Comm, checkpoint: str) -> None:
 
 def _open(runtime: Runtime, checkpoint: str, limit: int, options: dict[str, Any]) -> None:
     Trainer(runtime, checkpoint, **options, memory_limit=limit).close()
+
+
+def plans_of_pipelines(comm: Comm, checkpoint: str) -> None:
+    """Print whether plans have the tasks, priorities and accesses that trainers submit, and how many they are."""
+    config = checkpoint_config(checkpoint)
+    with Runtime(comm=comm) as runtime, ranks.guarded(comm):
+        for schedule, buffers, reduction in (
+            ("gpipe", "shared", "tree"),
+            ("1f1b", "block", "ordered"),
+            ("zero-bubble", "block", "ordered"),
+        ):
+            options: dict[str, Any] = {"batch_size": 6, "seq_len": T, "sub_batches": 6, "stages": 2}
+            options |= {"schedule": schedule, "gradient_buffers": buffers, "reduction": reduction}
+            plan = make_plan(config, ranks=comm.Get_size(), steps=2, **options)
+            with Trainer(runtime, checkpoint, **options, trace=True) as trainer:
+                for number in range(2):
+                    trainer.submit(*generate_tokens(1, number, 6, T, 61))
+                print(same_tasks(plan.trace, trainer.trace()), len(plan.trace) > 500)
 
 
 def different_batches(comm: Comm, checkpoint: str) -> None:
