@@ -42,8 +42,9 @@ static status add_steps(const struct starpullm_plan *plan, int steps)
     for (int step = 0; step < steps && code == STARPULLM_OK; step++) {
         const struct update update = {step + 1, adamw};
         iteration.number = step;
-        code = graph_add_step(&(struct graph_context){&plan->work, plan->handles, &iteration, step % SLOTS, &update},
-                              NULL);
+        code = graph_add_step(
+            &(struct graph_context){&plan->work, plan->handles, &iteration, step % SLOTS, &update, PRIORITY_DEFAULT},
+            NULL);
     }
     iteration_destroy(&iteration);
     return code;

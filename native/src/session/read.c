@@ -119,7 +119,7 @@ static int gradient_home(const struct starpullm_session *session, int32_t index,
 static status read_gradient(const struct starpullm_session *session, int32_t index, int32_t layer, int64_t offset,
                             int64_t count, float *values)
 {
-    const struct graph_context context = {&session->work, session->handles, NULL, 0, NULL};
+    const struct graph_context context = {&session->work, session->handles, NULL, 0, NULL, PRIORITY_DEFAULT};
     const struct tiles *tiles = &session->work.tiles;
     if (!handles_gradient_kept(session->handles, index))
         return fail(STARPULLM_INVALID_STATE,

@@ -134,7 +134,7 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
     if (targets)
         TRY(copy_tokens(session, slot, targets, handles_targets));
     iteration_open(iteration, session->submitted);
-    *context = (struct graph_context){&session->work, session->handles, iteration, slot, NULL};
+    *context = (struct graph_context){&session->work, session->handles, iteration, slot, NULL, PRIORITY_DEFAULT};
     return STARPULLM_OK;
 }
 
