@@ -9,7 +9,8 @@ from starpullm.errors import InvalidArgumentError
 REDUCTIONS = ("ordered", "tree", "redux")
 RECOMPUTATIONS = ("none", "attention", "block")
 WEIGHT_GRADIENTS = ("kept", "reused")
-SCHEDULES = ("gpipe", "1f1b")
+GRADIENT_BUFFERS = ("shared", "block")
+SCHEDULES = ("gpipe", "1f1b", "zero-bubble")
 OFFLOAD_PLANS = ("ahead", "lru")
 
 

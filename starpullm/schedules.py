@@ -9,13 +9,17 @@ from typing import Any, NamedTuple
 
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
-from starpullm.options import SCHEDULES, place_of
+from starpullm.options import GRADIENT_BUFFERS, SCHEDULES, place_of
 
-KINDS = ("forward", "backward")
+KINDS = ("forward", "backward", "weights")
 
 
 class Pass(NamedTuple):
-    """A pass of a sub-batch through a stage; ``kind`` is ``"forward"`` or ``"backward"``."""
+    """A pass of a sub-batch through a stage; ``kind`` is ``"forward"``, ``"backward"`` or ``"weights"``.
+
+    If a list has passes of weights, which compute their gradients, it has one of each sub-batch in each stage; else the
+    backward passes do.
+    """
 
     kind: str
     sub_batch: int
@@ -26,15 +30,17 @@ Schedule = Callable[[int, int], Sequence[Pass]]
 """``schedule(stages, sub_batches)`` returns all passes of a step, in the order in which they are submitted."""
 
 
-def ahead(counts: Sequence[int], sub_batches: int) -> list[Pass]:
+def ahead(counts: Sequence[int], sub_batches: int, *, weights: bool = False) -> list[Pass]:
     """Return a list in which the forward passes of each stage are so many ahead of its backward passes.
 
     The counts of later stages aren't larger. ``1f1b`` has one for the last stage, and one more for each stage before.
+    ``zero-bubble`` has passes of ``weights``, and in each stage two more than the number of stages.
     """
     passes = []
     for number in range(-max(counts), sub_batches):
         if number >= 0:
             passes += [Pass("backward", number, stage) for stage in reversed(range(len(counts)))]
+            passes += [Pass("weights", number, stage) for stage in range(len(counts)) if weights]
         forward = [(number + count, stage) for stage, count in enumerate(counts)]
         passes += [Pass("forward", s, stage) for s, stage in forward if 0 <= s < sub_batches]
     return passes
@@ -50,10 +56,18 @@ def number_of_pipelines(ranks: int, stages: int | Sequence[int]) -> int:
     return ranks // max(1, number_of(stages)) or 1
 
 
-def pipeline(stages: int | Sequence[int], schedule: str | Schedule, sub_batches: int, sets: int, ranks: int) -> Any:
+def pipeline(
+    stages: int | Sequence[int],
+    schedule: str | Schedule,
+    sub_batches: int,
+    sets: int,
+    ranks: int,
+    gradient_buffers: str = GRADIENT_BUFFERS[0],
+) -> Any:
     """Return what a session's options say of stages and passes, ``struct starpullm_pipeline``."""
     count = number_of(stages)
-    options = structs.new("pipeline", stages=count)
+    of_blocks = place_of("gradient_buffers", gradient_buffers, GRADIENT_BUFFERS)
+    options = structs.new("pipeline", stages=count, gradients_of_blocks=of_blocks)
     if not isinstance(stages, int):
         blocks = [prototypes.integer("stages", number, 32) for number in stages]
         options.blocks = (ctypes.c_int32 * count)(*blocks)
@@ -62,22 +76,24 @@ def pipeline(stages: int | Sequence[int], schedule: str | Schedule, sub_batches:
     elif place_of("schedule", schedule, SCHEDULES) == 0 or not 1 < count <= ranks:
         return options  # forward passes are as far ahead as there are activation sets
     else:
-        passes = ahead([min(sets or sub_batches, count - stage) for stage in range(count)], sub_batches)
+        weights = schedule == SCHEDULES[2]
+        counts = [count + 2 if weights else count - stage for stage in range(count)]
+        passes = ahead([min(sets or sub_batches, of) for of in counts], sub_batches, weights=weights)
     options.passes = (structs.TYPES["pass"] * len(passes))(*map(_pass, passes))
     options.num_passes = len(passes)
     return options
 
 
 def described(options: Any) -> tuple[int, list[int], int]:
-    """Return what ranks compare of a pipeline: the stages, their blocks, and a checksum of the passes."""
+    """Return what ranks compare of a pipeline: the stages, their blocks, and a checksum of the rest."""
     blocks = options.blocks[: options.stages] if options.blocks else []
     passes = [(entry.kind, entry.sub_batch, entry.stage) for entry in options.passes[: options.num_passes]]
-    return options.stages, blocks, zlib.crc32(repr(passes).encode())
+    return options.stages, blocks, zlib.crc32(repr((options.gradients_of_blocks, passes)).encode())
 
 
 def _pass(entry: object) -> Any:
     if not isinstance(entry, tuple) or len(entry) != 3 or entry[0] not in KINDS:
-        raise InvalidArgumentError(f"schedule: found {entry!r}, expected a Pass, forward or backward")
+        raise InvalidArgumentError(f"schedule: found {entry!r}, expected a Pass, {', '.join(KINDS)}")
     kind, sub_batch, stage = entry
     numbers = {"sub_batch": sub_batch, "stage": stage}
     checked = {name: prototypes.integer(name, number, 32) for name, number in numbers.items()}

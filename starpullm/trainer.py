@@ -17,7 +17,7 @@ from starpullm.files.header import StrPath
 from starpullm.instruments import Instruments
 from starpullm.loss import Loss
 from starpullm.memory import available_memory
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, place_of
+from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, place_of
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import check_same_options, common_call
 from starpullm.resume import model_config, options_of_all_ranks, training_state
@@ -58,13 +58,18 @@ class Trainer(Resource, HasTensors):
         on any placement; S sets over all ranks. ``"redux"``: by StarPU's own reduction; the bits change from run to
         run and the error is bounded; one set per worker.
     stages
-        More than one: the blocks are cut into so many stages, one on each rank, which all submit the same batch of B
-        sequences. A sequence of numbers says how many blocks each stage has; the last, with the head, may have none.
-        With ``"ordered"``.
+        More than one: the blocks are cut into so many stages. So many ranks are a pipeline, with a stage on each, and
+        submit the same batch of B sequences; R ranks are several pipelines. A sequence of numbers says how many blocks
+        each stage has; the last, with the head, may have none. Not with ``"redux"``.
     schedule
         How far the forward passes of a stage are ahead of its backward passes. ``"gpipe"``: as many sub-batches as
-        there are activation sets, ``"1f1b"``: one in the last stage, and one more in each stage before. A function of
-        the numbers of stages and sub-batches returns the list of all passes (``starpullm.schedules``).
+        there are activation sets, ``"1f1b"``: one in the last stage, and one more in each stage before.
+        ``"zero-bubble"``: two more than there are stages; the gradients of weights fill the gaps, which needs
+        ``gradient_buffers="block"``. A function of the numbers of stages and sub-batches returns the list of all passes
+        (``starpullm.schedules``).
+    gradient_buffers
+        ``"block"``: each block has buffers for the gradients that those of the weights are computed from, so that its
+        next backward pass needn't wait for them; 11·B·T·C floats for each block and activation set.
     weight_gradient_tiles
         With ``"ordered"``: the running sums that the gradient of each weight is cut into by rows, at most one a row. 0:
         so many that no chain of sums is longer than about a twentieth of a step, by the sizes of the model, S and the
@@ -115,6 +120,7 @@ class Trainer(Resource, HasTensors):
         activation_sets: int = 0,
         stages: int | Sequence[int] = 1,
         schedule: str | Schedule = SCHEDULES[0],
+        gradient_buffers: str = GRADIENT_BUFFERS[0],
         reduction: str = "ordered",
         weight_gradient_tiles: int = 0,
         learning_rate: float = 3e-4,
@@ -155,7 +161,9 @@ class Trainer(Resource, HasTensors):
             else prototypes.integer("memory_limit", memory_limit, 64),
             recompute=place_of("recompute", recompute, RECOMPUTATIONS),
             reuse_weight_gradients=place_of("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
-            pipeline=ctypes.pointer(pipeline(stages, schedule, sub_batches, activation_sets, runtime.ranks)),
+            pipeline=ctypes.pointer(
+                pipeline(stages, schedule, sub_batches, activation_sets, runtime.ranks, gradient_buffers)
+            ),
             **(instruments or Instruments()).options(),
         )
         if runtime.comm:

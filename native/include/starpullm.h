@@ -18,7 +18,7 @@ extern "C" {
 #define STARPULLM_API __attribute__((visibility("default")))
 
 /* Raised whenever a struct or a function of this header changes its meaning. */
-#define STARPULLM_ABI_VERSION 5
+#define STARPULLM_ABI_VERSION 6
 
 enum starpullm_status {
     STARPULLM_OK = 0,
@@ -157,18 +157,20 @@ enum starpullm_recompute {
     STARPULLM_RECOMPUTE_BLOCK = 2      /* all in a block but residual3, which the next one reads */
 };
 
-enum starpullm_pass_kind { STARPULLM_FORWARD = 0, STARPULLM_BACKWARD = 1 };
+/* A list may have passes of their own for the gradients of weights; without any, they belong to the backward passes. */
+enum starpullm_pass_kind { STARPULLM_FORWARD = 0, STARPULLM_BACKWARD = 1, STARPULLM_WEIGHTS = 2 };
 struct starpullm_pass { /* of a sub-batch through a stage; kind is one of enum starpullm_pass_kind */
     int32_t kind, sub_batch, stage;
 };
 
-/* The blocks cut into stages, one on each rank, with the encoder before the first block and the head behind the last.
- * With `ordered`. More than one need as many ranks, which all submit the same batch. */
+/* The blocks cut into stages, with the encoder before the first block and the head behind the last. Rank r has stage r
+ * modulo their number, which divides that of the ranks; those of a pipeline submit the same batch. Not with `redux`. */
 struct starpullm_pipeline {
     int32_t stages;
     const int32_t *blocks;               /* of each stage; NULL: by their cost */
-    const struct starpullm_pass *passes; /* of a step in order; NULL: forward passes are activation_sets ahead */
+    const struct starpullm_pass *passes; /* of a pipeline's step; NULL: forward passes are activation_sets ahead */
     int64_t num_passes;
+    int32_t gradients_of_blocks; /* 1: each block has buffers for what STARPULLM_WEIGHTS reads, which needs them */
 };
 
 /* Watching a run, or disturbing it, for checks. All of them cost time, and none changes a result. */

@@ -27,7 +27,7 @@ status ranks_agree(status code)
     return code;
 }
 
-status ranks_check_same(uint64_t value, const char *sentence)
+status ranks_check_same(uint64_t value, int neighbours, const char *sentence)
 {
     return STARPULLM_OK;
 }
@@ -60,11 +60,6 @@ void exchange_unregister(struct data *data)
 }
 
 status exchange_to(struct data *data, int rank)
-{
-    return STARPULLM_OK;
-}
-
-status exchange_to_all(struct data *data)
 {
     return STARPULLM_OK;
 }

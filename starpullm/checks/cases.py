@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from starpullm.errors import FileError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS
+from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS
 
 if TYPE_CHECKING:
     from starpullm.checks.isolation import RuntimeConfiguration
@@ -64,6 +64,7 @@ class Case(NamedTuple):
     weight_gradients: str = WEIGHT_GRADIENTS[0]
     stages: int | Sequence[int] = 1
     schedule: str = SCHEDULES[0]
+    gradient_buffers: str = GRADIENT_BUFFERS[0]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -77,6 +78,7 @@ class Case(NamedTuple):
             "weight_gradients": self.weight_gradients,
             "stages": self.stages,
             "schedule": self.schedule,
+            "gradient_buffers": self.gradient_buffers,
         }
 
     def can_read(self, group: str, layer: int | None) -> bool:
@@ -95,7 +97,8 @@ class Case(NamedTuple):
         gradients = self.weight_gradients.removeprefix(WEIGHT_GRADIENTS[0])
         cut = [self.stages] if isinstance(self.stages, int) else self.stages
         stages = "" if self.stages == 1 else f"stages{'_'.join(map(str, cut))}-{self.schedule}"
-        parts = (counts, self.reduction, tiles, sets, recompute, gradients, stages, self.what, delays)
+        buffers = f"{self.gradient_buffers}buffers" if self.gradient_buffers != GRADIENT_BUFFERS[0] else ""
+        parts = (counts, self.reduction, tiles, sets, recompute, gradients, stages, buffers, self.what, delays)
         return "-".join(filter(None, (Path(self.record).stem, *parts)))
 
 
@@ -169,7 +172,10 @@ def sharing_cases(asked: Asked, ranks: int) -> Iterator[Case]:
 
 
 def pipeline_cases(asked: Asked, ranks: int) -> Iterator[Case]:
-    """Yield cases with a stage on each rank, of the first record with enough blocks: schedules, cuts and fewer sets."""
+    """Yield cases with a stage on each rank, of the first record with enough blocks: schedules, cuts and fewer sets.
+
+    Of more ranks, each two are also one of several pipelines.
+    """
     for record in asked.records if REDUCTIONS[0] in asked.reductions and ranks > 1 else ():
         counts, layers = asked.sub_batches(record), find_record(record).model.num_layers
         if counts and layers + 1 >= ranks:
@@ -178,6 +184,9 @@ def pipeline_cases(asked: Asked, ranks: int) -> Iterator[Case]:
             yield case._replace(schedule="1f1b")
             yield case._replace(activation_sets=min(2, case.sub_batches), recompute="block")
             yield case._replace(stages=(layers - ranks + 2, *[1] * (ranks - 2), 0), schedule="1f1b", tiles=TILES)
+            yield case._replace(schedule="zero-bubble", gradient_buffers="block")
+            of_two = asked.sub_batches(record, ranks // 2) if ranks > 2 and ranks % 2 == 0 else ()
+            yield from (case._replace(sub_batches=count, stages=2, schedule="1f1b") for count in of_two[-1:])
             return
 
 

@@ -71,6 +71,8 @@ class Transfers(Check):
         if ranks - 1 <= _TINY.model.num_layers:
             yield Case(reduction="ordered", stages=ranks)
             yield Case(reduction="ordered", stages=ranks, schedule="1f1b", tiles=TILES)
+        if ranks % 2 == 0 and ranks > 2:
+            yield from (Case(reduction=name, stages=2, schedule="1f1b") for name in ("ordered", "tree"))
 
     def run(self, place: Place | Workplace, case: Case) -> Result:
         """Train, end the runtime, and read what StarPU-MPI has counted; it goes on counting with the next runtime."""
@@ -96,7 +98,7 @@ class Transfers(Check):
             found = Sent.printed(output(), rank)
         expected = required_messages(trace, owners_of(trace, _SUB_BATCHES, case.stages), ranks)[rank]
         sentences = [*compare_sent(found, expected)]
-        if case.stages != 1:
+        if case.stages == ranks:
             sentences += compare_sent(found, sent_by_stage(rank, ranks, max(1, case.tiles)))
         findings = [Finding(sentence) for sentence in sentences]
         return self.result(compared=expected.messages, findings=findings, note=f"sent by rank {rank}")
@@ -136,11 +138,12 @@ def sent_by_stage(stage: int, stages: int, tiles: int) -> Sent:
 def owners_of(trace: Trace, sub_batches: int, stages: int | Sequence[int] = 1) -> dict[int, int]:
     """Return the owner of each handle: by its name, and of the others the rank whose update writes it.
 
-    The trace is of whole steps, and the sub-batches are those of one rank. With stages, each handle belongs to the one
-    rank whose tasks write it, or if none does read it.
+    The trace is of whole steps, and the sub-batches are those of one rank. With stages, each handle belongs to the
+    rank whose tasks write it first, or if none does read it.
     """
     if stages != 1:
-        accesses = [(access, task.rank) for task in trace for access in task.accesses if task.operation != "transfer"]
+        tasks = [task for task in trace if task.operation != "transfer"]
+        accesses = [(access, task.rank) for task in reversed(tasks) for access in task.accesses]
         readers = {access.handle.id: rank for access, rank in accesses}
         return readers | {access.handle.id: rank for access, rank in accesses if access.mode.writes}
     owners = {}

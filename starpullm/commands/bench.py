@@ -57,6 +57,7 @@ from starpullm.speed.workload import Workload
 @options.weight_gradients
 @options.stages
 @options.schedule
+@options.gradient_buffers
 @options.repeated_word("--reduction", REDUCTIONS, help=options.REDUCTION)
 @options.repeated(
     "--weight-gradient-tiles", type=int, default=[0], show_default=options.TILES_DEFAULT, help=options.TILES
@@ -113,8 +114,8 @@ def command(**values: Any) -> None:
 
 
 _SAME = (
-    *("scheduler", "activation_sets", "weight_gradients", "stages", "schedule", "iterations", "warm_up", "matmul"),
-    *("memory_limit", "offload_plan"),
+    *("scheduler", "activation_sets", "weight_gradients", "stages", "schedule", "gradient_buffers"),
+    *("iterations", "warm_up", "matmul", "memory_limit", "offload_plan"),
 )
 _REPEATED = ("reduction", "weight_gradient_tiles", "recompute")
 

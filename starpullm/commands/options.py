@@ -13,7 +13,14 @@ import click
 
 from starpullm.data.generator import generate_checkpoint
 from starpullm.files.model import ModelConfig
-from starpullm.options import OFFLOAD_PLANS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS
+from starpullm.options import (
+    GRADIENT_BUFFERS,
+    OFFLOAD_PLANS,
+    RECOMPUTATIONS,
+    REDUCTIONS,
+    SCHEDULES,
+    WEIGHT_GRADIENTS,
+)
 from starpullm.runtime import DEFAULT_SCHEDULER, MATMULS
 
 PATH = click.Path(path_type=Path)
@@ -75,7 +82,12 @@ stages = click.option(
 schedule = _word(
     "--schedule",
     SCHEDULES,
-    "How far the forward passes of a stage are ahead: by --activation-sets, or by its place (1f1b).",
+    "How far the forward passes of a stage are ahead: by --activation-sets, its place (1f1b), or the number of stages.",
+)
+gradient_buffers = _word(
+    "--gradient-buffers",
+    GRADIENT_BUFFERS,
+    "block: each block has those that the gradients of its weights are computed from, which zero-bubble needs.",
 )
 matmul = _word("--matmul", MATMULS, "What computes the matmuls. Results with a BLAS are not strict.")
 blas_library = click.option(
@@ -113,7 +125,7 @@ def of_runtime(run: SimpleNamespace) -> dict[str, Any]:
 
 def placement(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say where a training runs, how gradients are summed and what computes the matmuls."""
-    memory = (sets, recompute, weight_gradients, stages, schedule)
+    memory = (sets, recompute, weight_gradients, stages, schedule, gradient_buffers)
     for option in reversed((partition, sub_batches, *memory, reduction, tiles, scheduler, matmul, blas_library)):
         command = option(command)
     return limited_memory(command)

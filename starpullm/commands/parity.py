@@ -33,7 +33,7 @@ from starpullm.report.left_out import LeftOut, not_chosen
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
 from starpullm.schedules import number_of_pipelines
 
-_MEMORY = ("activation_sets", "recompute", "weight_gradients", "stages", "schedule")
+_MEMORY = ("activation_sets", "recompute", "weight_gradients", "stages", "schedule", "gradient_buffers")
 
 MAX_LINES = 16
 """Lines that are shown of one run."""
@@ -56,6 +56,7 @@ MAX_LINES = 16
 @options.weight_gradients
 @options.stages
 @options.schedule
+@options.gradient_buffers
 @options.reduction
 @options.tiles
 @options.repeated("--scheduler", "schedulers", default=[DEFAULT_SCHEDULER], metavar="NAME", help=options.SCHEDULER)

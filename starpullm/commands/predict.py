@@ -57,6 +57,7 @@ _WAITS = 4
 @options.weight_gradients
 @options.stages
 @options.schedule
+@options.gradient_buffers
 @options.reduction
 @options.tiles
 @options.scheduler
@@ -116,7 +117,7 @@ def _config(run: SimpleNamespace) -> ModelConfig:
 
 _SAME = (
     *("partition", "scheduler", "reduction", "weight_gradient_tiles", "activation_sets", "recompute"),
-    *("weight_gradients", "ranks", "stages", "schedule"),
+    *("weight_gradients", "ranks", "stages", "schedule", "gradient_buffers"),
 )
 
 

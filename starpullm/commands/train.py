@@ -35,6 +35,7 @@ _TRAINER_OPTIONS = (
     "activation_sets",
     "stages",
     "schedule",
+    "gradient_buffers",
     "recompute",
     "weight_gradients",
     "reduction",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, place_of
+from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, place_of
 from starpullm.schedules import Schedule, number_of, pipeline
 from starpullm.trace import HandleInfo, Trace
 
@@ -35,13 +35,16 @@ class Plan:
     def has_buffer(self, rank: int) -> NDArray[np.bool_]:
         """Return of each handle whether a rank has a buffer for it: it owns it, or has a copy of a parameter.
 
-        Those are copies of all parameters, or with stages of wte on the last rank.
+        Those are copies of its stage's parameters, and of wte in the last stage.
         """
-        copied = "params/" if self.stages == 1 else "params/wte" if rank == self.ranks - 1 else None
+        stage = rank % self.stages
+        has_head = stage == self.stages - 1
         names = [handle.name for handle in self.trace.handles]
-        is_copied = np.array([copied is not None and name.startswith(copied) for name in names], bool)
-        is_owned: NDArray[np.bool_] = self.owners == rank
-        return is_copied | is_owned
+        is_parameter = np.array([name.startswith("params/") for name in names], bool)
+        is_wte = np.array([name == "params/wte" for name in names], bool)
+        is_read = is_parameter & ((self.owners % self.stages == stage) | (is_wte & has_head))
+        has_buffer: NDArray[np.bool_] = is_read | (self.owners == rank)
+        return has_buffer
 
     def bytes_of_ranks(self) -> NDArray[np.int64]:
         """Return the bytes of each rank's buffers."""
@@ -62,6 +65,7 @@ def make_plan(
     activation_sets: int = 0,
     stages: int | Sequence[int] = 1,
     schedule: str | Schedule = SCHEDULES[0],
+    gradient_buffers: str = GRADIENT_BUFFERS[0],
     keep_activations: bool = False,
     recompute: str = "none",
     weight_gradients: str = "kept",
@@ -82,7 +86,7 @@ def make_plan(
         recompute=place_of("recompute", recompute, RECOMPUTATIONS),
         reuse_weight_gradients=place_of("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
         keep_activations=keep_activations,
-        pipeline=ctypes.pointer(pipeline(stages, schedule, sub_batches, activation_sets, ranks)),
+        pipeline=ctypes.pointer(pipeline(stages, schedule, sub_batches, activation_sets, ranks, gradient_buffers)),
         batch_size=prototypes.integer("batch_size", batch_size, 64),
         seq_len=prototypes.integer("seq_len", seq_len, 64),
         sub_batches=prototypes.integer("sub_batches", sub_batches, 64),

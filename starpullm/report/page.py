@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from starpullm.machine import rows_of
 from starpullm.report.document import Document, grouped
 from starpullm.report.failures import MAX_FAILURES, failure_groups, failures, reason_of
+from starpullm.report.pipeline import passes_of
 from starpullm.report.runs import environments, run_rows
 from starpullm.report.tables import matrices, reductions_of, speeds_of
 from starpullm.report.verdict import claim_rows, not_checked, verdict_of
@@ -46,7 +47,12 @@ def render(document: Document) -> str:
         "not_checked": list(not_checked(document)),
         "parity": matrices(document),
         "failures": failed,
-        "workers": [timeline for recording in document["recordings"] if (timeline := workers_of(recording))],
+        "workers": [
+            timeline
+            for recording in document["recordings"]
+            for drawn in (passes_of(recording), recording)
+            if drawn and (timeline := workers_of(drawn))
+        ],
         "errors": reductions_of(document),
         "throughput": speeds_of(document),
         "tests": grouped(document["tests"], lambda test: test["family"]),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from starpullm.report.pipeline import PASSES
 from starpullm.traces.content import HEX_COLORS, kind_of
 
 _LONGEST = 8
@@ -36,23 +37,25 @@ def workers_of(recording: Mapping[str, Any]) -> dict[str, Any] | None:
     critical = np.isin(ran, recording["critical_path"])
     duration = float(end.max())
     operations: list[str] = recording["operations"]
-    kinds = [kind_of(operation) for operation in operations]
+    kinds = [operation if operation in PASSES else kind_of(operation) for operation in operations]
+    all_colours = {**HEX_COLORS, **PASSES}
     columns = {name: tasks[name] for name in ("start", "end", "operation", "step", "sub_batch", "layer")}
     used = {kinds[number] for number in tasks["operation"].tolist()}
     return {
         "name": recording["name"],
         "configuration": recording["configuration"],
         "num_tasks": len(ran),
+        "unit": "passes" if operations == list(PASSES) else "tasks",
         "duration": duration,
         "critical_tasks": int(critical.sum()),
         "critical_time": float((end - start)[critical].sum()),
         "rows": [_row(name, start[rows == row], end[rows == row], duration) for row, name in enumerate(names)],
         "longest": _longest(operations, tasks["operation"], end - start),
-        "colours": {kind: colour for kind, colour in HEX_COLORS.items() if kind in used},
+        "colours": {kind: colour for kind, colour in all_colours.items() if kind in used},
         "drawn": {
             "rows": names,
             "operations": operations,
-            "colours": [HEX_COLORS[kind] for kind in kinds],
+            "colours": [all_colours[kind] for kind in kinds],
             **{name: column.tolist() for name, column in columns.items()},
             "row": rows.tolist(),
             "critical": critical.astype(np.int64).tolist(),

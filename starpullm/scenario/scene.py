@@ -20,6 +20,7 @@ from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import limited_files
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import own_sequences
 from starpullm.data.generator import generate_checkpoint, generate_parameters, generate_tokens
 from starpullm.errors import FileError, InvalidArgumentError, StarpullmError, StateError, TokenRangeError
 from starpullm.files.checkpoint import read_checkpoint
@@ -113,7 +114,7 @@ class Scene:
             **{**others, "trace": bool(instruments or options.get("trace"))},
         )
         settings = Settings(**{name: options[name] for name in Settings._fields if name in options})
-        model = PlainModel(self.config, state, self.runtime.ranks * trainer.batch_size, trainer.seq_len, settings)
+        model = PlainModel(self.config, state, trainer.pipelines * trainer.batch_size, trainer.seq_len, settings)
         self._twins[who] = Twin(trainer, model, options, self.said, [folder] if folder else [])
         self.said.equal("sizes", self.config, trainer.config)
         self.compare(who)
@@ -277,8 +278,7 @@ class Scene:
         model = twin.model
         sizes = (model.batch_size, model.seq_len, self.config.vocab_size)
         inputs, targets = generate_tokens(self._seed, self._batches, *sizes)
-        size = twin.trainer.batch_size
-        own = slice(self.runtime.rank * size, (self.runtime.rank + 1) * size)
+        own = own_sequences(self.runtime, model.batch_size, "the", self.runtime.ranks // twin.trainer.pipelines)
         return (inputs, targets), (self._as_a_caller_has(inputs[own]), self._as_a_caller_has(targets[own]))
 
     def _as_a_caller_has(self, tokens: Ids) -> NDArray[np.integer[Any]]:

@@ -12,6 +12,7 @@ from starpullm.checks.execution_order import execution_order
 from starpullm.data.sizes import divisors
 from starpullm.errors import StarpullmError
 from starpullm.machine import count_cores, full_partitions
+from starpullm.options import GRADIENT_BUFFERS, SCHEDULES
 from starpullm.processes.progress import report_phase
 from starpullm.scenario.scene import REFUSALS, Difference, Impossible, Scene
 
@@ -141,6 +142,19 @@ def _opening(random: Random, sizes: Mapping[str, int]) -> Arguments:
     return {"batch_size": batch_size, "seq_len": seq_len, "sub_batches": sub_batches, **given}
 
 
+PIPELINE = ("stages", "schedule", "gradient_buffers")
+
+
+def _pipeline(random: Random, ranks: int, layers: int, given: Arguments) -> Arguments:
+    """Return an opening's stages and schedule, or nothing."""
+    possible = [count for count in divisors(ranks) if 1 < count <= layers + 1]
+    if not possible or given.get("reduction") == "redux" or random.random() < 0.4:
+        return {}
+    schedule = random.choice(SCHEDULES[:2] if "recompute" in given else SCHEDULES)
+    buffers = GRADIENT_BUFFERS[1] if schedule == SCHEDULES[2] else random.choice(GRADIENT_BUFFERS)
+    return dict(zip(PIPELINE, (random.choice(possible), schedule, buffers), strict=True))
+
+
 def _rate(random: Random, sizes: Mapping[str, int]) -> Arguments:
     del sizes
     return {"rate": random.choice((0.0, 0.0, 1e-3, 1e-2))} if random.random() < 0.5 else {}
@@ -181,21 +195,26 @@ def draw(seed: int, ranks: int = 1, calls: int = 36) -> Story:
 
     sizes = _draw_sizes(random)
     scene = {**placed(), "seed": seed, **sizes}
-    first = {name: value for name, value in _opening(random, sizes).items() if name not in _NOT_AT_FIRST}
+
+    def arguments_of(name: str) -> Arguments:
+        drawn = CALLS[name][1](random, sizes)
+        return {**drawn, **_pipeline(random, ranks, sizes["num_layers"], drawn)} if name == "open" else drawn
+
+    first = {name: value for name, value in arguments_of("open").items() if name not in _NOT_AT_FIRST}
     told = [Call("open", {"who": "a", **first})]
     weights = [weight for weight, _ in CALLS.values()]
     for name in random.choices(list(CALLS), weights, k=calls):
-        told.append(Call(name, {"who": random.choice("aaab"), **CALLS[name][1](random, sizes)}))
+        told.append(Call(name, {"who": random.choice("aaab"), **arguments_of(name)}))
         if name == "save_state" and random.random() < 0.4:
             who = told[-1].arguments["who"]
             told.append(Call("interrupt", {"who": who}))
             if random.random() < 0.5:  # go on from what was left
-                opened = {"who": who, **_opening(random, sizes), "start": "state"}
+                opened = {"who": who, **arguments_of("open"), "start": "state"}
                 told += [Call("close", {"who": who}), Call("open", opened)]
         if random.random() < 0.03:
             told.append(Call("restart", placed()))
         if told[-1].name in ("close", "restart"):
-            told.append(Call("open", {"who": told[-1].arguments.get("who", "a"), **_opening(random, sizes)}))
+            told.append(Call("open", {"who": told[-1].arguments.get("who", "a"), **arguments_of("open")}))
     return Story(scene, LEVELS[seed % len(LEVELS)], told)
 
 
@@ -265,7 +284,7 @@ def _smaller(scene: Arguments) -> Iterator[Arguments]:
 
 def _simpler(arguments: Arguments) -> Iterator[Arguments]:
     """Yield a call's arguments without one that may be left out, or with a smaller size."""
-    for name in ("rate", "keep", "folder", "sub_batches", *OPTIONS):
+    for name in ("rate", "keep", "folder", "sub_batches", *OPTIONS, *PIPELINE):
         if name in arguments:
             yield {key: value for key, value in arguments.items() if key != name}
     for name in ("batch_size", "seq_len"):

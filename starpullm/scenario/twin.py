@@ -53,7 +53,9 @@ class Twin:
         self._keeps_activations = bool(options.get("keep_activations"))
         self._shared = set() if self._keeps_activations else _SHARED[options.get("recompute", "none")]
         self._reuses_gradients = options.get("weight_gradients") == "reused"
-        self.shares_sets = 0 < options.get("activation_sets", 0) < trainer.sub_batches
+        counts = {"1f1b": 1, "zero-bubble": options.get("stages", 1) + 2}  # of the stage with the fewest sets
+        sets = (options.get("activation_sets", 0), counts.get(options.get("schedule", ""), 0))
+        self.shares_sets = any(0 < count < trainer.sub_batches for count in sets)
         self._losses: list[tuple[Loss, np.float32]] = []
         self._last = ""
         """What was submitted last: a step, an evaluation or a forward pass."""

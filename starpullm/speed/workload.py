@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
-from starpullm.options import OFFLOAD_PLANS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS
+from starpullm.options import (
+    GRADIENT_BUFFERS,
+    OFFLOAD_PLANS,
+    RECOMPUTATIONS,
+    REDUCTIONS,
+    SCHEDULES,
+    WEIGHT_GRADIENTS,
+)
 from starpullm.processes.clocks import on_rank_0, read_clock
 from starpullm.runtime import DEFAULT_SCHEDULER, Partition
 from starpullm.schedules import number_of_pipelines
@@ -54,6 +61,7 @@ class Workload:
     ranks: int = 1
     stages: int | Sequence[int] = 1
     schedule: str = SCHEDULES[0]
+    gradient_buffers: str = GRADIENT_BUFFERS[0]
     iterations: int = 1
     warm_up: int = 1
     matmul: str = "strict"
@@ -72,7 +80,8 @@ class Workload:
         if self.batch_size % (self.pipelines * self.sub_batches):
             raise InvalidArgumentError(
                 f"batch_size: found {self.batch_size}, expected a multiple of {self.pipelines * self.sub_batches} "
-                f"(ranks {self.pipelines}, sub-batches of each {self.sub_batches})"
+                f"({'ranks' if self.stages == 1 else 'pipelines'} {self.pipelines}, "
+                f"sub-batches of each {self.sub_batches})"
             )
 
     def __str__(self) -> str:
@@ -84,7 +93,8 @@ class Workload:
         reused = "" if self.weight_gradients == WEIGHT_GRADIENTS[0] else f", {self.weight_gradients} gradients"
         cut = "" if self.stages == 1 else f", stages {self.stages}, {self.schedule}"
         disk = f", {self.memory_limit} and a disk ({self.offload_plan})" if self.offload else ""
-        settings = f"{sets}, {self.reduction}{tiles}{again}{reused}{cut}{matmul}{disk}"
+        buffers = "" if self.gradient_buffers == GRADIENT_BUFFERS[0] else f", buffers of each {self.gradient_buffers}"
+        settings = f"{sets}, {self.reduction}{tiles}{again}{reused}{cut}{buffers}{matmul}{disk}"
         return f"{self.partition}{ranks}, S = {self.sub_batches}{settings}"
 
     @property
@@ -97,7 +107,7 @@ class Workload:
     def of_each_rank(self) -> dict[str, Any]:
         """What a rank's trainer is created with, and a plan made with."""
         names = ("seq_len", "sub_batches", "activation_sets", "reduction", "weight_gradient_tiles")
-        memory = ("recompute", "weight_gradients", "stages", "schedule")
+        memory = ("recompute", "weight_gradients", "stages", "schedule", "gradient_buffers")
         own = {name: getattr(self, name) for name in (*names, *memory)}
         return {"batch_size": self.batch_size // self.pipelines, **own}
 

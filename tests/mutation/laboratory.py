@@ -41,7 +41,7 @@ from .patches import Patch
 
 ONE, TWO, TEAM = (RuntimeConfiguration(partition, "lws") for partition in ("1x1", "2x1", "1x2"))
 
-RANKS = RuntimeConfiguration("1x1", "lws", 2)
+RANKS, PIPELINES = (RuntimeConfiguration("1x1", "lws", ranks) for ranks in (2, 4))
 
 SEED = 1
 TIME_LIMIT = 30.0
@@ -241,9 +241,15 @@ def parity_of_stages(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         Case("tiny", 2, "ordered", stages=2),
         Case("small", 4, "ordered", stages=2, schedule="1f1b"),
         Case("small", 4, "ordered", stages=(2, 2), activation_sets=2),
+        Case("small", 8, "ordered", stages=(2, 2), schedule="zero-bubble", gradient_buffers="block"),
     ):
         if not (laboratory.only_tiny and case.record != "tiny"):
             yield from laboratory.check(name, RANKS, "parity", case)
+
+
+def parity_of_pipelines(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Compare with golden records on four ranks, of which each two are a pipeline."""
+    yield from laboratory.check(name, PIPELINES, "parity", Case("tiny", 1, "ordered", stages=2))
 
 
 def messages_of_stages(laboratory: Laboratory, name: str) -> Iterator[Catch]:
@@ -347,6 +353,7 @@ CHECKS: dict[str, Check] = {
     "perturbation": perturbation,
     "parity over ranks": parity_over_ranks,
     "parity of stages": parity_of_stages,
+    "parity of pipelines": parity_of_pipelines,
     "messages of stages": messages_of_stages,
     "gradient error over ranks": registered("gradient bounds", *ALL, place=RANKS, sub_batches=1),
     "training over ranks": training_over_ranks,

@@ -97,6 +97,7 @@ def test_parity_json() -> None:
         "weight_gradients": "kept",
         "stages": 1,
         "schedule": "gpipe",
+        "gradient_buffers": "shared",
         "matmul": "strict",
         "steps": 3,
         "first": "",

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from starpullm.checks.labels import foreign_values
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.models import MODELS
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
+from starpullm.predict.graph import work_of
 from starpullm.predict.plan import Plan, make_plan
+from starpullm.predict.schedule import run
 from starpullm.runtime import Runtime
 from starpullm.schedules import Pass, Schedule, ahead
 from starpullm.trainer import Trainer
@@ -29,11 +35,28 @@ def plan_of(config: ModelConfig = TINY, *, stages: int | Sequence[int] = 2, **op
     return make_plan(config, stages=stages, **given)
 
 
-def changed(**changes: Any) -> Schedule:
-    """Return the schedule gpipe with entries that are replaced, moved to the end, or inserted."""
+def elements(plan: Plan, group: str, stage: int | None = None) -> dict[str, int]:
+    """Return the elements of a group's tensors by name, of all stages or of one."""
+    handles = zip(plan.trace.handles, (plan.owners % plan.stages).tolist(), strict=True)
+    return {
+        handle.name.removeprefix(group): handle.bytes // 4
+        for handle, of in handles
+        if handle.name.startswith(group) and stage in (None, of)
+    }
+
+
+def apart(count: int | None = None, **changes: Any) -> Schedule:
+    """Return the same of a schedule with passes of weights, which is so many sub-batches ahead."""
+    return changed(
+        lambda stages, sub_batches: ahead([count or sub_batches] * stages, sub_batches, weights=True), **changes
+    )
+
+
+def changed(made: Schedule | None = None, **changes: Any) -> Schedule:
+    """Return the schedule gpipe, or another, with entries that are replaced, moved to the end, or inserted."""
 
     def schedule(stages: int, sub_batches: int) -> list[Pass]:
-        passes = ahead([sub_batches] * stages, sub_batches)
+        passes = list(made(stages, sub_batches) if made else ahead([sub_batches] * stages, sub_batches))
         for kind, sub_batch, stage in changes.get("late", ()):
             passes.remove(Pass(kind, sub_batch, stage))
             passes.append(Pass(kind, sub_batch, stage))
@@ -52,18 +75,59 @@ def changed(**changes: Any) -> Schedule:
             {"stages": 0, "ranks": 1},
             "stages: found 0, expected 1 to 3: only the last, with the head, may have no block",
         ),
-        ({"stages": 2, "ranks": 4}, "stages: found 2 on 4 ranks, expected a rank for each"),
+        (
+            {"stages": 2, "ranks": 3},
+            "stages: found 2 on 3 ranks, expected a divisor: a pipeline has a rank for each stage",
+        ),
+        (
+            {"stages": 3, "ranks": 2},
+            "stages: found 3 on 2 ranks, expected a divisor: a pipeline has a rank for each stage",
+        ),
         ({"stages": (1, 2)}, "stages: found 3 blocks in all, expected the model's 2"),
         ({"stages": (0, 2)}, "stages: found 0 blocks in stage 0, expected at least 1"),
         ({"stages": (3, -1)}, "stages: found -1 blocks in stage 1, expected at least 0"),
-        (
-            {"reduction": "tree"},
-            "stages: found 2 with the reduction tree, expected ordered: a stage adds up its gradients alone",
-        ),
-        ({"schedule": "other"}, 'schedule: found "other", expected one of gpipe, 1f1b'),
+        ({"schedule": "other"}, 'schedule: found "other", expected one of gpipe, 1f1b, zero-bubble'),
+        ({"gradient_buffers": "own"}, 'gradient_buffers: found "own", expected one of shared, block'),
         (
             {"schedule": lambda stages, sub_batches: ["F0"]},
-            "schedule: found 'F0', expected a Pass, forward or backward",
+            "schedule: found 'F0', expected a Pass, forward, backward, weights",
+        ),
+        (
+            {"schedule": "zero-bubble"},
+            "passes: found some of weights with shared gradient_buffers, expected each block to keep what they read",
+        ),
+        (
+            {"schedule": "zero-bubble", "gradient_buffers": "block", "recompute": "attention"},
+            "passes: found some of weights with recompute, expected each block to keep what they read",
+        ),
+        (
+            {
+                "stages": 1,
+                "sub_batches": 1,
+                "schedule": apart(),
+                "gradient_buffers": "block",
+                "weight_gradients": "reused",
+            },
+            "passes: found some of weights with reused weight_gradients, expected each block to keep what they read",
+        ),
+        (
+            {"schedule": apart(late=[("weights", 0, 1)]), "gradient_buffers": "block"},
+            "passes: number 14, weights of sub-batch 1 in stage 1: expected the sub-batch before it first: losses and "
+            "gradients are summed in this order",
+        ),
+        (
+            {"schedule": apart(at={0: ("weights", 0, 0)}), "gradient_buffers": "block"},
+            "passes: number 0, weights of sub-batch 0 in stage 0: expected its backward pass first",
+        ),
+        (
+            {"schedule": apart(at={-1: ("weights", 0, 0)}), "gradient_buffers": "block"},
+            "passes: number 23, weights of sub-batch 0 in stage 0: expected each pass once",
+        ),
+        ({"schedule": apart(length=-1), "gradient_buffers": "block"}, "passes: found 23, expected 24: each once"),
+        (
+            {"schedule": apart(3), "activation_sets": 2, "gradient_buffers": "block"},
+            "passes: number 4, forward of sub-batch 2 in stage 0: expected a free activation set: the sub-batch that "
+            "has it needs its backward pass first",
         ),
         (
             {"schedule": changed(at={1: ("forward", 0, 0)})},
@@ -106,10 +170,6 @@ def changed(**changes: Any) -> Schedule:
             "passes: number 6, forward of sub-batch 3 in stage 0: expected a free activation set: the sub-batch that "
             "has it needs its backward pass first",
         ),
-        (
-            {"schedule": changed(), "stages": 1, "ranks": 2},
-            "passes: found a list on 2 ranks, expected one on as many as stages, 1",
-        ),
     ],
 )
 def test_refused(options: dict[str, Any], sentence: str) -> None:
@@ -132,13 +192,15 @@ def test_cuts(stages: int | Sequence[int], blocks: list[int]) -> None:
     assert cut == blocks
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
 @pytest.mark.parametrize("stages", [(9, 3), (5, 5, 2), (4, 4, 4, 0)])
 @pytest.mark.parametrize("sets", [0, 2])
 def test_bytes_of_ranks(stages: tuple[int, ...], schedule: str, sets: int) -> None:
     """By the formulas of docs/design.md: a stage has its own parameters, and its sub-batches' activations."""
     last, N, C, T, Vp = len(stages) - 1, 8, GPT2.channels, 8, GPT2.padded_vocab_size
-    plan = plan_of(GPT2, stages=stages, schedule=schedule, activation_sets=sets, workers=1)
+    of_blocks = schedule == "zero-bubble"
+    buffers = "block" if of_blocks else "shared"
+    plan = plan_of(GPT2, stages=stages, schedule=schedule, activation_sets=sets, workers=1, gradient_buffers=buffers)
     att = GPT2.num_heads * T * T
     expected = []
     for stage, blocks in enumerate(stages):
@@ -148,6 +210,7 @@ def test_bytes_of_ranks(stages: tuple[int, ...], schedule: str, sets: int) -> No
         # A gradient at a boundary is the upper stage's, of which the first has none.
         shared -= N * C if stage == 0 and blocks == 1 else 0
         shared += N * C if not blocks else 0
+        shared += 11 * N * C * (blocks - 1) if of_blocks and blocks else 0
         activations = kept * (blocks * (16 * N * C + att + 4 * N) + shared)
         if stage == 0:
             parameters += 4 * (Vp * C + GPT2.max_seq_len * C)
@@ -160,10 +223,90 @@ def test_bytes_of_ranks(stages: tuple[int, ...], schedule: str, sets: int) -> No
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_values_of_a_plan(schedule: str) -> None:
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("stages", [(12,), (9, 3), (4, 4, 4, 0)])
+def test_bytes_of_replicas(stages: tuple[int, ...], replicas: int, schedule: str) -> None:
+    """Beside a copy of what one pipeline has, m and v are shared by the ranks with the same stage."""
+    one = plan_of(GPT2, stages=stages, schedule=schedule, workers=1).bytes_of_ranks()
+    plan = plan_of(GPT2, stages=stages, schedule=schedule, ranks=len(stages) * replicas, weight_gradient_tiles=1)
+    of_ranks = plan.bytes_of_ranks().reshape(replicas, len(stages))
+    mean_losses = 2 * 4 * (replicas - 1)  # the first replica has them
+    for stage in range(len(stages)):
+        moments = 4 * sum(
+            elements(plan, group, stage)[name] for group in ("m/", "v/") for name in elements(plan, "m/", stage)
+        )
+        expected = replicas * one[stage] - (replicas - 1) * moments - mean_losses * (stage == len(stages) - 1)
+        assert of_ranks[:, stage].sum() == expected
+        assert np.ptp(of_ranks[:, stage]) <= 2 * 4 * max(elements(plan, "m/", stage).values()) + 2 * 4
+
+
+@pytest.mark.parametrize("reduction", ["ordered", "tree"])
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("stages", [(12,), (9, 3), (4, 4, 4, 0)])
+def test_messages_of_replicas(stages: tuple[int, ...], replicas: int, reduction: str) -> None:
+    """By formula: activations and their gradients in a pipeline, sums from replica to replica, and new values."""
+    last, ranks, sub_batches = len(stages) - 1, len(stages) * replicas, 4 * replicas
+    plan = plan_of(GPT2, stages=stages, ranks=ranks, reduction=reduction, weight_gradient_tiles=1)
+    work = work_of(plan.trace, plan.owners, ranks)
+    weights, owners = (
+        elements(plan, "params/"),
+        dict(zip((of.name for of in plan.trace.handles), plan.owners, strict=True)),
+    )
+    model, wte = sum(weights.values()), weights["wte"]
+    two_stages, others = int(last > 0), replicas - 1
+    boundaries = 2 * last * sub_batches * 8 * GPT2.channels
+    values = others * model + two_stages * replicas * wte
+    losses = 2 * 4 * others + ranks - 1
+    if reduction == "ordered":
+        not_last = sum(size for name, size in weights.items() if owners[f"params/{name}"] // len(stages) != others)
+        sums = others * (model + wte) + (ranks > 1) * wte + not_last
+    else:
+        added = sum(added & (added - 1) in range(0, added - added % 4) for added in range(sub_batches))
+        not_first = sum(size for name, size in weights.items() if owners[f"params/{name}"] // len(stages) != 0)
+        sums = added * model + two_stages * sub_batches * wte + not_first
+    assert work.bytes.sum() == 4 * (boundaries + values + losses + sums)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    ("schedule", "options"),
+    [
+        ("gpipe", {"recompute": "block"}),
+        ("1f1b", {"recompute": "block", "gradient_buffers": "block"}),
+        ("zero-bubble", {"gradient_buffers": "block"}),
+    ],
+)
+def test_values_of_a_plan(schedule: str, options: dict[str, Any], replicas: int) -> None:
     """Each task reads what the same sub-batch has written, and nobody has overwritten."""
-    plan = plan_of(GPT2, stages=3, schedule=schedule, activation_sets=3, recompute="block")
+    plan = plan_of(GPT2, stages=3, ranks=3 * replicas, schedule=schedule, activation_sets=3, **options)
     assert list(foreign_values(plan.trace)) == []
+
+
+@pytest.mark.parametrize("scheduler", ["prio", "lws"])
+@pytest.mark.parametrize(("stages", "sub_batches"), [(2, 4), (3, 6), (4, 8), (4, 12)])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_bubble(stages: int, sub_batches: int, blocks: int, scheduler: str) -> None:
+    """Without a clock: each task of a block takes as long as any other, and a worker of each rank runs them."""
+    config = replace(TINY, num_layers=blocks * stages)
+
+    def length(schedule: str, buffers: str) -> tuple[int, NDArray[np.int64]]:
+        options = {"batch_size": sub_batches, "sub_batches": sub_batches, "schedule": schedule}
+        plan = plan_of(config, stages=(blocks,) * stages, gradient_buffers=buffers, **options)
+        work, tasks = work_of(plan.trace, plan.owners, stages), plan.trace.tasks
+        names = np.array(plan.trace.operations)[tasks["operation"]]
+        counted = (tasks["layer"] >= 0) & (names != "adamw_update")
+        kinds = np.char.endswith(names, "weight") + 2 * np.char.endswith(names, "forward")
+        of_nodes = np.where(work.source < 0, counted[work.task], 0).astype(np.int64)
+        priorities = np.where(work.source < 0, tasks["priority"][work.task], 0).astype(np.int64)
+        schedule_of = run(work, of_nodes, priorities, workers=1, scheduler=scheduler)
+        return schedule_of.makespan, np.bincount(kinds[counted]) // (stages * sub_batches)
+
+    m, before = sub_batches, stages - 1
+    for schedule, buffers in product(("gpipe", "1f1b"), ("shared", "block")):
+        makespan, (b, w, f) = length(schedule, buffers)
+        assert makespan <= (m + before) * (f + b + w)
+    assert length("1f1b", "block")[0] == m * (f + b + w) + before * (f + b)
+    assert length("zero-bubble", "block")[0] == m * (f + b + w) + before * f
 
 
 def own_schedule(directory: str) -> list[float]:
@@ -171,9 +314,10 @@ def own_schedule(directory: str) -> list[float]:
     checkpoint, losses = Path(directory, "model.bin"), []
     generate_checkpoint(checkpoint, TINY, 1)
     with Runtime("2x1") as runtime:
-        schedules: tuple[str | Schedule, ...] = (lambda stages, count: ahead([2] * stages, count), "gpipe")
+        schedules: tuple[str | Schedule, ...] = (lambda stages, count: ahead([2] * stages, count), "gpipe", apart(2))
         for schedule in schedules:
-            with Trainer(runtime, checkpoint, batch_size=4, seq_len=8, sub_batches=4, schedule=schedule) as trainer:
+            options: dict[str, Any] = {"sub_batches": 4, "schedule": schedule, "gradient_buffers": "block"}
+            with Trainer(runtime, checkpoint, batch_size=4, seq_len=8, **options) as trainer:
                 batches = [generate_tokens(1, step, 4, 8, TINY.vocab_size) for step in range(3)]
                 losses += [float(trainer.step(*batch)) for batch in batches]
     return losses
@@ -181,5 +325,5 @@ def own_schedule(directory: str) -> list[float]:
 
 def test_a_list_on_one_rank(tmp_path: Path) -> None:
     losses = run_function(own_schedule, tmp_path)
-    assert losses[:3] == losses[3:]
+    assert losses[:3] == losses[3:6] == losses[6:]
     assert len(set(losses)) == 3

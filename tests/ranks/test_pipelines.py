@@ -13,6 +13,8 @@ from . import training_programs as programs
 from .test_parity import run_cli
 from .test_training import model, run, token_file
 
+ZERO_BUBBLE = ("--schedule", "zero-bubble", "--gradient-buffers", "block")
+
 
 @pytest.mark.parametrize(
     ("ranks", "record", "sub_batches", "options", "compared"),
@@ -28,17 +30,24 @@ from .test_training import model, run, token_file
             ("--stages", "2,5,1", "--activation-sets", 2, "--weight-gradient-tiles", 3),
             "2400 tensors over 6 steps",
         ),
+        (4, "small", 4, ("--stages", "2,1,1,0", "--schedule", "1f1b"), "832 tensors over 4 steps"),
+        (4, "small", 2, ("--stages", 2), "1400 tensors over 4 steps"),
         (
             4,
             "small",
             4,
-            ("--stages", "2,1,1,0", "--schedule", "1f1b"),
+            ("--stages", "1,3", "--schedule", "1f1b", "--partition", "2x1", "--weight-gradient-tiles", 3),
             "832 tensors over 4 steps",
         ),
+        (2, "small", 8, (*ZERO_BUBBLE, "--stages", "2,2"), "832 tensors over 4 steps"),
+        (3, "odd", 3, (*ZERO_BUBBLE, "--stages", "2,1,0", "--activation-sets", 2), "640 tensors over 4 steps"),
+        (4, "small", 8, (*ZERO_BUBBLE, "--stages", "2,1,1,0", "--partition", "2x1"), "832 tensors over 4 steps"),
+        (4, "deep", 6, (*ZERO_BUBBLE, "--stages", 2), "2400 tensors over 6 steps"),
+        (4, "deep", 6, ("--stages", 2, "--activation-sets", 2, "--recompute", "block"), "2400 tensors over 6 steps"),
     ],
 )
 def test_parity(ranks: int, record: str, sub_batches: int, options: tuple[object, ...], compared: str) -> None:
-    """One batch for all ranks of a pipeline, of which rank 0 reads every tensor."""
+    """One batch for all ranks of a pipeline; of four ranks with two stages, each pipeline has half of it."""
     done = run_cli(ranks, "parity", record, "--sub-batches", sub_batches, *options)
     assert done.reports[0].stdout.splitlines()[-1] == f"parity: {compared}, 0 differ"
 
@@ -48,7 +57,8 @@ def test_states_of_stages(tmp_path: Path) -> None:
     tokens = ("--seq-len", 8, "--tokens", token_file(tmp_path, 6 * 4 * 8 + 1))
     of_two = ("--stages", 2, "--sub-batches", 2, "--batch-size", 4)
     start, states = ("--checkpoint", model(tmp_path)), tmp_path / "states"
-    models = {name: tmp_path / f"{name}.bin" for name in ("whole", "one", "two", "three", "replicas")}
+    names = ("whole", "one", "two", "three", "replicas", "pipelines")
+    models = {name: tmp_path / f"{name}.bin" for name in names}
     run_cli(None, "train", *start, *tokens, "--batch-size", 4, "--steps", 6, "--save", models["whole"])
     run_cli(2, "train", *start, *tokens, *of_two, "--steps", 3, "--save-every", 3, "--state-dir", states)
     for name, ranks, options in (
@@ -56,23 +66,53 @@ def test_states_of_stages(tmp_path: Path) -> None:
         ("two", 2, (*of_two, "--schedule", "1f1b", "--trace", tmp_path / "trace.npz")),
         ("three", 3, ("--batch-size", 4, "--sub-batches", 4, "--stages", "1,1,0", "--activation-sets", 2)),
         ("replicas", 2, ("--batch-size", 2)),
+        ("pipelines", 4, (*of_two[2:4], "--stages", 2, "--batch-size", 2)),
     ):
         run_cli(ranks, "train", "--resume", states, *tokens, *options, "--steps", 6, "--save", models[name])
     whole = models["whole"].read_bytes()
     assert [name for name, path in models.items() if path.read_bytes() != whole] == []
 
 
-def test_memory_of_stages(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_memory_of_stages(tmp_path: Path, ranks: int) -> None:
     """What the plan says of each rank, whose formulas test_schedules.py has, is enough, and a byte less is not."""
-    outcome = run(programs.memory_of_stages, model(tmp_path))
+    outcome = run(programs.memory_of_stages, model(tmp_path), ranks=ranks)
     assert isinstance(outcome, Completed), outcome
     found = outcome.reports[1].stdout.splitlines()
-    ranks = [re.match(r"(?:rank (\d): )?memory: found \d+ bytes of buffers on rank (\d), ", line) for line in found]
-    assert [match and match.groups() for match in ranks] == [("0", "0"), (None, "1")] * 3
+    lacking = [re.match(r"(?:rank (\d): )?memory: found \d+ bytes of buffers on rank (\d), ", line) for line in found]
+    expected = [(None if rank == 1 else str(rank), str(rank)) for rank in range(ranks)]
+    assert [match and match.groups() for match in lacking] == expected * 3
 
 
-def test_ranks_with_different_batches(tmp_path: Path) -> None:
-    outcome = run(programs.different_batches, model(tmp_path))
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_plans(tmp_path: Path, ranks: int) -> None:
+    """The bubble, messages and bytes of test_schedules.py are those of the tasks that are submitted."""
+    outcome = run(programs.plans_of_pipelines, model(tmp_path), ranks=ranks)
+    assert isinstance(outcome, Completed), outcome
+    assert [report.stdout.split() for report in outcome.reports.values()] == [["True"] * 6] * ranks
+
+
+def test_tree(tmp_path: Path) -> None:
+    """With as many sub-batches in all, stages and pipelines have the bits of one rank."""
+    files = ("--checkpoint", model(tmp_path), "--tokens", token_file(tmp_path, 4 * 4 * 8 + 1), "--seq-len", 8)
+    trained = set()
+    for ranks, size, options in (
+        (None, 4, ()),
+        (2, 4, ("--stages", 2, "--schedule", "1f1b")),
+        (4, 2, ("--stages", 2)),
+        (3, 4, ("--stages", 3, "--activation-sets", 1)),
+    ):
+        saved = tmp_path / "trained.bin"
+        sizes = ("--batch-size", size, "--sub-batches", size, "--steps", 4)
+        run_cli(ranks, "train", *files, *sizes, "--reduction", "tree", *options, "--save", saved)
+        trained.add(saved.read_bytes())
+    assert len(trained) == 1
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_with_different_batches(tmp_path: Path, ranks: int) -> None:
+    """One of a pipeline's two: the ranks of the other pipeline are told too."""
+    outcome = run(programs.different_batches, model(tmp_path), ranks=ranks)
     assert isinstance(outcome, Completed), outcome
     for report in outcome.reports.values():
         *refused, tasks, probability, loss = report.stdout.splitlines()
@@ -84,7 +124,7 @@ def test_ranks_with_different_batches(tmp_path: Path) -> None:
         assert float(loss) > 0
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_a_schedule_of_the_users(tmp_path: Path, ranks: int) -> None:
     """Losses of steps and of an evaluation between them are the same with every schedule."""
     outcome = run(programs.own_schedule, model(tmp_path), ranks=ranks)

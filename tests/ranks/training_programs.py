@@ -28,6 +28,7 @@ from starpullm.data.generator import generate_tokens
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import StarpullmError
 from starpullm.files.checkpoint import checkpoint_config
+from starpullm.predict.measure import same_tasks
 from starpullm.predict.plan import make_plan
 from starpullm.processes import ranks
 from starpullm.processes.progress import report_phase
@@ -158,7 +159,7 @@ def memory_of_stages(comm: Comm, checkpoint: str) -> None:
     with Runtime(comm=comm) as runtime, ranks.guarded(comm):
         for schedule, sets in (("gpipe", 0), ("gpipe", 2), ("1f1b", 0)):
             options: dict[str, Any] = {"batch_size": 4, "seq_len": T, "sub_batches": 4, "activation_sets": sets}
-            options |= {"stages": count, "schedule": schedule, "reduction": "ordered"}
+            options |= {"stages": 2, "schedule": schedule, "reduction": "ordered"}
             needed = int(make_plan(config, **options, ranks=count).bytes_of_ranks()[rank])
             for lacking in (None, *range(count)):
                 limit = (needed - (rank == lacking)) * count
@@ -169,9 +170,27 @@ def _open(runtime: Runtime, checkpoint: str, limit: int, options: dict[str, Any]
     Trainer(runtime, checkpoint, **options, memory_limit=limit).close()
 
 
+def plans_of_pipelines(comm: Comm, checkpoint: str) -> None:
+    """Print whether plans have the tasks, priorities and accesses that trainers submit, and how many they are."""
+    config = checkpoint_config(checkpoint)
+    with Runtime(comm=comm) as runtime, ranks.guarded(comm):
+        for schedule, buffers, reduction in (
+            ("gpipe", "shared", "tree"),
+            ("1f1b", "block", "ordered"),
+            ("zero-bubble", "block", "ordered"),
+        ):
+            options: dict[str, Any] = {"batch_size": 6, "seq_len": T, "sub_batches": 6, "stages": 2}
+            options |= {"schedule": schedule, "gradient_buffers": buffers, "reduction": reduction}
+            plan = make_plan(config, ranks=comm.Get_size(), steps=2, **options)
+            with Trainer(runtime, checkpoint, **options, trace=True) as trainer:
+                for number in range(2):
+                    trainer.submit(*generate_tokens(1, number, 6, T, 61))
+                print(same_tasks(plan.trace, trainer.trace()), len(plan.trace) > 500)
+
+
 def different_batches(comm: Comm, checkpoint: str) -> None:
     """Let one stage submit other targets, then other inputs, and then all the same."""
-    options: dict[str, Any] = {"batch_size": B, "seq_len": T, "stages": comm.Get_size()}
+    options: dict[str, Any] = {"batch_size": B, "seq_len": T, "stages": 2}
     with Runtime(comm=comm) as runtime, Trainer(runtime, checkpoint, **options, trace=True) as trainer:
         inputs, targets = generate_tokens(1, 0, B, T, 61)
         other = (inputs + (comm.Get_rank() == FAILING_RANK)) % 61
@@ -185,7 +204,7 @@ def different_batches(comm: Comm, checkpoint: str) -> None:
 
 def own_schedule(comm: Comm, checkpoint: str) -> None:
     """Print the losses of steps and of an evaluation with a schedule of the user's, and with the library's."""
-    stages = comm.Get_size()
+    stages = min(2, comm.Get_size())
 
     def one_by_one(stages: int, sub_batches: int) -> list[Pass]:
         return ahead([1] * stages, sub_batches)

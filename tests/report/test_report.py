@@ -23,6 +23,7 @@ from starpullm.report.failures import failure_groups, failures, reason_of
 from starpullm.report.folder import PageError, ReportFolder, require_packages
 from starpullm.report.left_out import LeftOut, beyond
 from starpullm.report.page import render
+from starpullm.report.pipeline import passes_of
 from starpullm.report.tables import speeds_of
 from starpullm.report.verdict import claim_rows, not_checked, verdict_of
 from starpullm.report.workers import workers_of
@@ -206,6 +207,26 @@ def test_workers() -> None:
     assert chart["rows"][1]["gap"] == pytest.approx(0.0021)  # two tasks of others, and the pauses around them
 
 
+def test_passes_of_a_pipeline() -> None:
+    """A worker's tasks of a kind for a sub-batch are one pass; of two stages and two sub-batches a third is idle."""
+    recorded = recording(workers=1)
+    assert passes_of(recorded) is None
+    recorded["tasks"]["rank"] = [int(layer == 1) for layer in recorded["tasks"]["layer"]]
+    drawn = passes_of(recorded)
+    assert drawn is not None
+    assert drawn["name"].endswith("the last as 1 × 2 stages; 33% idle by the formula")
+    tasks = drawn["tasks"]
+    of_last = [number for number, rank in enumerate(tasks["rank"]) if rank == 1]
+    named = [f"{drawn['operations'][tasks['operation'][number]]} {tasks['sub_batch'][number]}" for number in of_last]
+    assert named == ["forward 0", "forward 1", "backward 0", "weights 0", "backward 1", "weights 1"]
+    chart = workers_of(drawn)
+    assert chart is not None
+    assert (chart["unit"], list(chart["colours"])) == ("passes", ["forward", "backward", "weights"])
+    document = passing()
+    document["recordings"] = [recorded]
+    assert "33% idle by the formula" in render(document)
+
+
 def test_many_tasks_take_little_space() -> None:
     document = passing()
     document["recordings"] = [recording(layers=12, steps=90)]
@@ -261,7 +282,7 @@ def test_a_page_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:
     folder = ReportFolder(tmp_path / "out")
     folder.renew(document)
     (tmp_path / "out" / "report.json").unlink()
-    with pytest.raises(PageError, match=r"index.html: can't be made of report.json: KeyError: 'worker'"):
+    with pytest.raises(PageError, match=r"index.html: can't be made of report.json: KeyError: 'operations'"):
         folder.write(document)
     assert json.loads((tmp_path / "out" / "report.json").read_text())["tests"] == document["tests"]
 

@@ -72,7 +72,7 @@ def test_a_right_run_passes_and_every_tensor_is_counted(run: Run) -> None:
         **{"record": "strict", "reference": "golden record", "steps": 2, "first": ""},
         **{"partition": "1x1", "scheduler": "lws", "ranks": 1, "sub_batches": 2, "reduction": "tree"},
         **{"tiles": 0, "matmul": "strict", "activation_sets": 0, "recompute": "none", "weight_gradients": "kept"},
-        **{"stages": 1, "schedule": "gpipe"},
+        **{"stages": 1, "schedule": "gpipe", "gradient_buffers": "shared"},
     }
 
 
@@ -84,7 +84,13 @@ def test_the_trainer_is_made_as_the_record_says(run: Run, strict: tuple[GoldenRe
     assert trainer.options == {
         **{"resume": None, "sub_batches": 2, "reduction": "tree", "keep_activations": True},
         **{"trace": True, "weight_gradient_tiles": 0, "activation_sets": 0},
-        **{"recompute": "none", "weight_gradients": "kept", "stages": 1, "schedule": "gpipe"},
+        **{
+            "recompute": "none",
+            "weight_gradients": "kept",
+            "stages": 1,
+            "schedule": "gpipe",
+            "gradient_buffers": "shared",
+        },
     }
     assert (trainer.batch_size, trainer.seq_len) == (record.batch_size, record.seq_len)
     assert trainer.closed

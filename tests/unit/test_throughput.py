@@ -44,6 +44,10 @@ def test_flops_as_a_plain_count() -> None:
     ("changes", "sentence"),
     [
         ({"batch_size": 6}, r"batch_size: found 6, expected a multiple of 4 \(ranks 2, sub-batches of each 2\)"),
+        (
+            {"batch_size": 6, "stages": 2, "ranks": 4},
+            r"batch_size: found 6, expected a multiple of 4 \(pipelines 2, sub-batches of each 2\)",
+        ),
         ({"batch_size": 0}, "batch_size: found 0, expected at least 1"),
         ({"sub_batches": 0}, "sub_batches: found 0, expected at least 1"),
         ({"ranks": 0}, "ranks: found 0, expected at least 1"),

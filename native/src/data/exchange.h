@@ -13,9 +13,8 @@ void exchange_register(struct data *data);
 /* Comes before the handle is unregistered. Contributions that haven't been added up are lost. */
 void exchange_unregister(struct data *data);
 
-/* Copies the value to a rank, or to all, as for a task there that reads it. The data are registered on every rank. */
+/* Copies the value to a rank, as for a task there that reads it. Both have registered the data. */
 status exchange_to(struct data *data, int rank);
-status exchange_to_all(struct data *data);
 /* Frees the copies on ranks that aren't the owner. Nothing for data that this rank doesn't have, which may be NULL. */
 void exchange_drop(struct data *data);
 

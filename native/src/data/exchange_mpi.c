@@ -45,16 +45,6 @@ status exchange_to(struct data *data, int rank)
     return STARPULLM_OK;
 }
 
-status exchange_to_all(struct data *data)
-{
-    const struct runtime_layout *layout = runtime_layout();
-    if (data->owner != layout->rank)
-        return exchange_to(data, layout->rank);
-    for (int rank = 0; rank < layout->ranks; rank++)
-        TRY(exchange_to(data, rank));
-    return STARPULLM_OK;
-}
-
 void exchange_drop(struct data *data)
 {
     if (!one_rank() && data && data->handle)

@@ -48,7 +48,7 @@ static status create(struct handles *handles, const struct row *row, struct posi
                           .id = id,
                           .tag = table->options.first_tag + id,
                           .owner = owner_in(table, row, at),
-                          .copied = row->on_all_ranks || row_is_copied(table, row),
+                          .copied = row_is_copied(table, row),
                           .passed_on = stage_that_reads(table, row, at.instance) >= 0,
                           .transient = row->transient};
     data->moves = moves(table, row, data->bytes);
@@ -207,12 +207,10 @@ struct data *handles_parameter(const struct handles *handles, enum starpullm_gro
     return find(handles, stage, ROW_PARAMETERS + (int)group * NUM_PARAMETERS + (int)p, layer, 0);
 }
 
-/* Of `ordered`, index is a rank. */
-struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int index, int tile)
+struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int stage, int part, int tile)
 {
-    const int stages = placement_of(handles)->stages, stage = index % stages;
     const int number = ROW_PARAMETERS + STARPULLM_GRADS * NUM_PARAMETERS + (int)p;
-    return find_tile(handles, table_row(&handles->table, stage, number), layer, index / stages, tile);
+    return find_tile(handles, table_row(&handles->table, stage, number), layer, part, tile);
 }
 
 struct data *handles_activation(const struct handles *handles, enum starpullm_group group, enum activation a, int layer,

@@ -14,13 +14,14 @@ struct handles;
 status handles_create(const struct handles_options *options, struct handles **handles);
 void handles_destroy(struct handles *handles);
 
-/* group is one of STARPULLM_PARAMS, _M, _V; layer is 0 for a tensor without layers. Without stages, parameters have a
- * buffer on every rank; m and v have one on their owner only. */
+/* group is one of STARPULLM_PARAMS, _M, _V; layer is 0 for a tensor without layers. Parameters have a buffer on every
+ * rank whose tasks read them; m and v have one on their owner only. */
 struct data *handles_parameter(const struct handles *handles, enum starpullm_group group, enum parameter p, int layer);
 
-/* A tile of a parameter's index-th gradient: with the reduction `ordered` there is one per rank, with `tree` one per
- * sub-batch, with `redux` one. */
-struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int index, int tile);
+/* A tile of a parameter's gradient in a stage: with the reduction `ordered` there is one for each pipeline, with `tree`
+ * for each sub-batch, with `redux` one. */
+struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int stage, int part,
+                              int tile);
 
 /* Of STARPULLM_ACTIVATIONS: (B/S, T, …) of one sub-batch, on its home rank; with fewer sets than sub-batches, several
  * of them share it. Of STARPULLM_ACTIVATION_GRADS: its gradient, of the same shape; NULL for the tensors without one

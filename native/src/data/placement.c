@@ -8,10 +8,11 @@ static int *owner_at(const struct placement *placement, enum parameter p, int la
     return &placement->owners[(size_t)p * (size_t)placement->layers + (size_t)layer];
 }
 
-static int rank_with_least(const int64_t *load, int ranks)
+/* Among those with the stage. */
+static int rank_with_least(const struct placement *placement, const int64_t *load, int stage)
 {
-    int least = 0;
-    for (int rank = 1; rank < ranks; rank++)
+    int least = stage;
+    for (int rank = stage; rank < placement->ranks; rank += placement->stages)
         if (load[rank] < load[least])
             least = rank;
     return least;
@@ -31,7 +32,7 @@ static void assign_owners(struct placement *placement, const model_config *confi
             }
         done[largest] = true;
         for (int l = 0; l < parameter_instances(config, largest); l++) {
-            const int owner = rank_with_least(load, placement->ranks);
+            const int owner = rank_with_least(placement, load, stage_of(placement, parameter_place(largest, l)));
             load[owner] += elements;
             *owner_at(placement, largest, l) = owner;
         }
@@ -93,19 +94,11 @@ status stages_check(const struct starpullm_pipeline *pipeline, const model_confi
         return fail(STARPULLM_INVALID_ARGUMENT,
                     "stages: found %d, expected 1 to %lld: only the last, with the head, may have no block", stages,
                     config->num_layers + 1LL);
-    if (stages > 1 && ranks != stages)
-        return fail(STARPULLM_INVALID_ARGUMENT, "stages: found %d on %lld ranks, expected a rank for each", stages,
+    if (ranks % stages != 0)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "stages: found %d on %lld ranks, expected a divisor: a pipeline has a rank for each stage", stages,
                     (long long)ranks);
     return pipeline && pipeline->blocks ? check_blocks(config, stages, pipeline->blocks) : STARPULLM_OK;
-}
-
-/* ---- Owners ---- */
-
-static void assign_to_stages(struct placement *placement, const model_config *config)
-{
-    for (int p = 0; p < NUM_PARAMETERS; p++)
-        for (int l = 0; l < parameter_instances(config, p); l++)
-            *owner_at(placement, p, l) = stage_of(placement, parameter_place(p, l));
 }
 
 status placement_create(struct placement *placement, const model_config *config, int rank, int ranks, int sub_batches,
@@ -118,12 +111,10 @@ status placement_create(struct placement *placement, const model_config *config,
     placement->first_blocks = calloc((size_t)stages + 1, sizeof *placement->first_blocks);
     int64_t *load = calloc((size_t)ranks, sizeof *load);
     const bool made = placement->owners && placement->first_blocks && load;
-    if (made)
+    if (made) {
         cut_stages(placement, config, pipeline ? pipeline->blocks : NULL);
-    if (made && stages > 1)
-        assign_to_stages(placement, config);
-    else if (made)
         assign_owners(placement, config, load);
+    }
     free(load);
     return made ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "a table of the owners of %d layers", placement->layers);
 }
@@ -176,9 +167,14 @@ int rank_of_stage(const struct placement *placement, int pipeline, int stage)
     return pipeline * placement->stages + stage;
 }
 
+int rank_of_pass(const struct placement *placement, int sub_batch, int stage)
+{
+    return rank_of_stage(placement, sub_batch / sub_batches_of_pipeline(placement), stage);
+}
+
 int home_of(const struct placement *placement, int sub_batch, int place)
 {
-    return rank_of_stage(placement, sub_batch / sub_batches_of_pipeline(placement), stage_of(placement, place));
+    return rank_of_pass(placement, sub_batch, stage_of(placement, place));
 }
 
 int first_of_rank(const struct placement *placement)
@@ -189,4 +185,11 @@ int first_of_rank(const struct placement *placement)
 int owner_of(const struct placement *placement, enum parameter p, int layer)
 {
     return *owner_at(placement, p, layer);
+}
+
+bool rank_reads(const struct placement *placement, enum parameter p, int layer, int rank)
+{
+    const int stage = rank % placement->stages;
+    return stage == stage_of(placement, parameter_place(p, layer)) ||
+           (p == PARAM_WTE && stage == placement->stages - 1);
 }

@@ -1,7 +1,7 @@
 /* Which rank has what: the home of a sub-batch's tasks and the owner of a parameter. Every rank gets the same answers.
  *
  * A pipeline is made of stages, each on a rank of its own: the encoder belongs to the first stage, the head to the
- * last. With one stage each rank has the whole model, and sub-batches of its own. */
+ * last. Each pipeline has sub-batches of its own, and a copy of the model; with one stage each rank is a pipeline. */
 #pragma once
 
 #include "model/tensors.h"
@@ -38,9 +38,12 @@ int sub_batches_of_pipeline(const struct placement *placement);
  * so on. */
 int home_of(const struct placement *placement, int sub_batch, int place);
 int rank_of_stage(const struct placement *placement, int pipeline, int stage);
+int rank_of_pass(const struct placement *placement, int sub_batch, int stage);
 
 int first_of_rank(const struct placement *placement); /* sub-batch of its pipeline */
 
-/* The rank that holds a parameter's m and v, and updates it: with one stage, each parameter, the largest first, goes to
- * the rank with the fewest elements so far. */
+/* The rank that holds a parameter's m and v, and updates it: each parameter, the largest first, goes to the rank with
+ * its stage that has the fewest elements so far. */
 int owner_of(const struct placement *placement, enum parameter p, int layer);
+/* Whether the tasks of a rank read a parameter: those of its stage, and wte also those of the head. */
+bool rank_reads(const struct placement *placement, enum parameter p, int layer, int rank);

@@ -3,6 +3,7 @@
  * Without keep_activations, a tensor that is needed inside one block only has one buffer for all blocks of a stage: in
  * the forward pass preatt, attproj and fcproj, which the backward pass doesn't read; in the backward pass every
  * gradient inside a block. This includes residual3's: a block has read it before that of the block below is written.
+ * With gradients_of_blocks, those that the gradients of weights are computed from are the block's own.
  * What the backward pass computes again is shared too. Reused gradients of parameters are two, which serve the blocks
  * in turn.
  *
@@ -34,12 +35,18 @@ bool activation_has_gradient(enum activation a)
     return !none[a];
 }
 
+/* The output of a matmul or a layernorm, whose gradient that of the weight is computed from. */
+static bool of_weight(enum activation a)
+{
+    return a == ACT_LN1 || a == ACT_QKV || a == ACT_ATTPROJ || a == ACT_LN2 || a == ACT_FCH || a == ACT_FCPROJ;
+}
+
 bool activation_kept(const struct handles_options *options, enum starpullm_group group, enum activation a)
 {
     if (options->keep_activations || !activation_layered(a))
         return true;
     if (group == STARPULLM_ACTIVATION_GRADS)
-        return false;
+        return options->work->gradients_of_blocks && of_weight(a);
     if (a == ACT_ATT || a == ACT_ATTY)
         return options->work->recompute == STARPULLM_RECOMPUTE_NONE;
     if (options->work->recompute == STARPULLM_RECOMPUTE_BLOCK)
@@ -63,7 +70,6 @@ static struct row parameter_row(const struct workload *work, int stage, enum sta
         .parts = 1,
         .tiles = 1,
         .owner = OWNED_BY_UPDATER,
-        .on_all_ranks = group == STARPULLM_PARAMS && placement->stages == 1,
         .elements = tensor_elements(parameter_shape(&work->config, p)),
     };
     if (parameter_layered(p)) {
@@ -113,6 +119,8 @@ static struct row gradient_row(const struct handles_options *options, int stage,
         row = of_sub_batches(work, row);
     if (row.parts == 1 && !two_stages)
         row.part_format = NULL;
+    else if (two_stages && stage > 0 && work->reduction == STARPULLM_REDUCTION_TREE)
+        row.part_format = "/head#%d";
     return row;
 }
 
@@ -302,14 +310,14 @@ int id_of(const struct row *row, struct position at)
 
 /* ---- Which rank has them ---- */
 
-/* `ordered`: whether this rank sends or receives a sum of the gradient to or from rank `other`. */
+/* `ordered`: whether this rank sends or receives a sum of the gradient to or from rank `other`: its neighbour with the
+ * same stage, the owner, or of wte's the other end of all ranks. */
 static bool moves_sum(const struct placement *placement, enum parameter p, int instance, int other)
 {
-    const int rank = placement->rank, last = placement->ranks - 1, distance = abs(other - rank);
-    const int updater = owner_of(placement, p, instance);
-    if (placement->stages > 1)
-        return p == PARAM_WTE && distance == last;
-    return distance == 1 || (p == PARAM_WTE && distance == last) || (rank == updater && other == last) ||
+    const int rank = placement->rank, ranks = placement->ranks, stages = placement->stages;
+    const int updater = owner_of(placement, p, instance), last = ranks - stages + rank % stages;
+    const int distance = abs(other - rank);
+    return distance == stages || (p == PARAM_WTE && distance == ranks - 1) || (rank == updater && other == last) ||
            (rank == last && other == updater);
 }
 
@@ -319,6 +327,13 @@ static bool reads_gradient(const struct placement *placement, enum parameter p, 
     const int reader = sub_batch > 0 ? home_of(placement, sub_batch & (sub_batch - 1), parameter_place(p, instance))
                                      : owner_of(placement, p, instance);
     return reader == placement->rank;
+}
+
+/* `tree`: whether this rank and the owner are the ends of a pipeline, between which wte's gradients move. */
+static bool hands_on(const struct placement *placement, enum parameter p, int owner)
+{
+    const int stages = placement->stages, rank = placement->rank;
+    return p == PARAM_WTE && owner / stages == rank / stages && abs(owner - rank) == stages - 1;
 }
 
 int stage_that_reads(const struct table *table, const struct row *row, int instance)
@@ -333,28 +348,28 @@ int stage_that_reads(const struct table *table, const struct row *row, int insta
 
 bool row_is_copied(const struct table *table, const struct row *row)
 {
-    return table->options.work->placement.stages > 1 && row->number == ROW_PARAMETERS + PARAM_WTE;
-}
-
-static bool is_copy(const struct table *table, const struct row *row)
-{
     const struct placement *placement = &table->options.work->placement;
-    return row_is_copied(table, row) && placement->rank == placement->stages - 1;
+    return row->number / NUM_PARAMETERS == STARPULLM_PARAMS &&
+           rank_reads(placement, parameter_of(row), row->base, placement->rank);
 }
 
 enum presence presence_of(const struct table *table, const struct row *row, struct position at)
 {
     const struct placement *placement = &table->options.work->placement;
     const int owner = owner_in(table, row, at), layer = row->base + at.instance;
+    const int reader = stage_that_reads(table, row, at.instance), pipeline = owner / placement->stages;
     if (table->options.on_paper)
         return NAMED;
-    if (row->on_all_ranks || row->used_on_all_ranks || owner == placement->rank || is_copy(table, row))
+    if (row->used_on_all_ranks || owner == placement->rank || row_is_copied(table, row))
         return REGISTERED;
-    if (placement->stages > 1 && stage_that_reads(table, row, at.instance) == placement->rank)
+    if (reader >= 0 && rank_of_stage(placement, pipeline, reader) == placement->rank)
         return REGISTERED;
-    if (is_gradient(row) && row->owner == OWNED_BY_HOME_OF_PART &&
-        reads_gradient(placement, parameter_of(row), layer, at.part))
-        return REGISTERED;
+    if (is_gradient(row) && row->owner == OWNED_BY_HOME_OF_PART) {
+        const bool in_tree = row->stage == stage_of(placement, parameter_place(parameter_of(row), layer));
+        if (in_tree && reads_gradient(placement, parameter_of(row), layer, at.part))
+            return REGISTERED;
+        return hands_on(placement, parameter_of(row), owner) ? NAMED : ABSENT;
+    }
     if (is_gradient(row) && row->owner == OWNED_BY_RANK_OF_PART &&
         moves_sum(placement, parameter_of(row), layer, owner))
         return NAMED;
@@ -363,5 +378,5 @@ enum presence presence_of(const struct table *table, const struct row *row, stru
 
 bool has_buffer(const struct table *table, const struct row *row, struct position at)
 {
-    return row->on_all_ranks || is_copy(table, row) || owner_in(table, row, at) == table->options.work->placement.rank;
+    return row_is_copied(table, row) || owner_in(table, row, at) == table->options.work->placement.rank;
 }

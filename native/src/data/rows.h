@@ -31,7 +31,6 @@ struct row {
     int base; /* the number of instance 0 in names: its layer, or the stage of a buffer for all of its blocks */
     int instances, parts, tiles;
     enum owner owner;
-    bool on_all_ranks;      /* every rank has a buffer */
     bool used_on_all_ranks; /* every rank has a handle */
     bool transient;
     int64_t elements; /* of all tiles */
@@ -73,7 +72,7 @@ enum presence { ABSENT, NAMED, REGISTERED };
 enum presence presence_of(const struct table *table, const struct row *row, struct position at);
 bool has_buffer(const struct table *table, const struct row *row, struct position at);
 
-/* With stages, the rank with the head has a copy of wte. */
+/* Whether this rank has a buffer of a parameter because its tasks read it, also if it isn't the owner. */
 bool row_is_copied(const struct table *table, const struct row *row);
 
 /* The stage that reads what this one writes; -1: none other does. */

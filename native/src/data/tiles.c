@@ -49,9 +49,10 @@ status tiles_check(const model_config *config, int32_t reduction, int32_t reques
 }
 
 /* A chain of S links keeps at most S tiles busy: more would not help. */
-static int64_t enough_tiles(const model_config *config, enum parameter weight, int sub_batches, int64_t workers)
+static int64_t enough_tiles(const model_config *config, enum parameter weight, int sub_batches, int64_t workers,
+                            int stages)
 {
-    if (workers == 1) /* which never waits for another */
+    if (workers == stages) /* each has all links of its stage's chains, and never waits for another */
         return 1;
     const double tiles =
         CHAIN_PART * (double)workers * (double)elements_of(config, weight) / (double)products_of_model(config);
@@ -59,7 +60,7 @@ static int64_t enough_tiles(const model_config *config, enum parameter weight, i
 }
 
 struct tiles tiles_choose(const model_config *config, enum starpullm_reduction reduction, int sub_batches,
-                          int64_t workers, int requested)
+                          int64_t workers, int stages, int requested)
 {
     struct tiles tiles;
     for (int p = 0; p < NUM_PARAMETERS; p++) {
@@ -69,7 +70,7 @@ struct tiles tiles_choose(const model_config *config, enum starpullm_reduction r
         tiles.counts[p] = 1;
         if (weight == NUM_PARAMETERS || reduction != STARPULLM_REDUCTION_ORDERED)
             continue;
-        const int64_t wanted = requested > 0 ? requested : enough_tiles(config, weight, sub_batches, workers);
+        const int64_t wanted = requested > 0 ? requested : enough_tiles(config, weight, sub_batches, workers, stages);
         tiles.counts[p] = (int)(wanted < tiles.rows[p] ? wanted : tiles.rows[p]);
     }
     return tiles;

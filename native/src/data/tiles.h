@@ -22,7 +22,7 @@ status tiles_check(const model_config *config, int32_t reduction, int32_t reques
 /* requested: so many a tensor, or one a row if it has fewer rows. 0: so many that no chain of sums over all sub-batches
  * is long beside a step on so many workers of all ranks; one for a reduction that has no chains. */
 struct tiles tiles_choose(const model_config *config, enum starpullm_reduction reduction, int sub_batches,
-                          int64_t workers, int requested);
+                          int64_t workers, int stages, int requested);
 
 struct tile tile_of(const struct tiles *tiles, enum parameter p, int tile);
 size_t tile_elements(const struct tiles *tiles, enum parameter p, int tile);

@@ -14,7 +14,9 @@ struct workload {
     struct placement placement;    /* of the sub-batches of all ranks, and of the parameters */
     struct starpullm_pass *passes; /* of a step, in the order of submission */
     int num_passes;
-    int *activation_sets; /* of each stage: buffers for the activations of so many sub-batches of a pipeline */
+    bool weight_passes;       /* the gradients of weights have passes of their own */
+    bool gradients_of_blocks; /* each block has buffers of its own for what these passes read */
+    int *activation_sets;     /* of each stage: buffers for the activations of so many sub-batches of a pipeline */
     enum starpullm_reduction reduction;
     struct tiles tiles; /* of the gradients */
     enum starpullm_recompute recompute;

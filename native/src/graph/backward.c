@@ -5,18 +5,23 @@
  * reads the block's own gradient before it writes that of the block below. */
 #include "graph/graph.h"
 
-/* The matmul's gradients: that of its input in one task, those of its weight and, if it has one, its bias in a task for
- * each tile. */
-static status matmul_backward(const struct layer *at, const struct matmul_tensors *t)
+static struct task_place place_of_weights(const struct layer *at)
+{
+    struct task_place place = place_of(at);
+    place.priority = pass_priority(at->context->work, STARPULLM_WEIGHTS, at->s);
+    return place;
+}
+
+/* The gradients of a matmul's weight and, if it has one, its bias: a task for each tile. */
+static status matmul_weight(const struct layer *at, const struct matmul_tensors *t)
 {
     const size_t N = sizes_of(at->context).N;
     const struct matmul_sizes m = matmul_sizes_of(at->context, t->weight);
     const struct tiles *tiles = &at->context->work->tiles;
-    struct task_place place = place_of(at);
+    struct task_place place = place_of_weights(at);
     struct data *dout = act_grad(at, t->out);
-    TRY(SUBMIT(matmul_backward_input, place, .dinp = act_grad(at, t->inp), .dout = dout, .weight = param(at, t->weight),
-               .N = N, .C = m.C, .OC = m.OC));
-    if (at->l == 0) /* the other workers compute these while one updates wte, before the next forward pass begins */
+    /* The other workers compute these while one updates wte, before the next forward pass begins. */
+    if (at->l == 0 && place.priority > PRIORITY_LATER)
         place.priority = PRIORITY_LATER;
     for (int tile = 0; tile < tiles->counts[t->weight]; tile++) {
         const struct tile part = tile_of(tiles, t->weight, tile);
@@ -30,19 +35,33 @@ static status matmul_backward(const struct layer *at, const struct matmul_tensor
     return STARPULLM_OK;
 }
 
+/* The gradient of its input and, unless they have a pass of their own, those of the weights. */
+static status matmul_backward(const struct layer *at, const struct matmul_tensors *t)
+{
+    const struct matmul_sizes m = matmul_sizes_of(at->context, t->weight);
+    TRY(SUBMIT(matmul_backward_input, place_of(at), .dinp = act_grad(at, t->inp), .dout = act_grad(at, t->out),
+               .weight = param(at, t->weight), .N = sizes_of(at->context).N, .C = m.C, .OC = m.OC));
+    return at->context->work->weight_passes ? STARPULLM_OK : matmul_weight(at, t);
+}
+
+static status layernorm_weight(const struct layer *at, const struct layernorm_tensors *t, struct data *inp)
+{
+    const struct sizes n = sizes_of(at->context);
+    struct sum dweight, dbias;
+    TRY(prepare_contribution(at, t->weight, 0, FIRST_SWEEP, &dweight));
+    TRY(prepare_contribution(at, t->bias, 0, FIRST_SWEEP, &dbias));
+    return SUBMIT(layernorm_backward_weight, place_of_weights(at), .dweight = dweight, .dbias = dbias,
+                  .dout = act_grad(at, t->out), .inp = inp, .mean = act(at, t->mean), .rstd = act(at, t->rstd),
+                  .N = n.N, .C = n.C);
+}
+
 static status layernorm_backward(const struct layer *at, const struct layernorm_tensors *t, struct sum dinp,
                                  struct data *inp)
 {
     const struct sizes n = sizes_of(at->context);
-    const struct task_place place = place_of(at);
-    struct data *dout = act_grad(at, t->out), *mean = act(at, t->mean), *rstd = act(at, t->rstd);
-    struct sum dweight, dbias;
-    TRY(prepare_contribution(at, t->weight, 0, FIRST_SWEEP, &dweight));
-    TRY(prepare_contribution(at, t->bias, 0, FIRST_SWEEP, &dbias));
-    TRY(SUBMIT(layernorm_backward_input, place, .dinp = dinp, .dout = dout, .inp = inp, .mean = mean, .rstd = rstd,
-               .weight = param(at, t->weight), .N = n.N, .C = n.C));
-    return SUBMIT(layernorm_backward_weight, place, .dweight = dweight, .dbias = dbias, .dout = dout, .inp = inp,
-                  .mean = mean, .rstd = rstd, .N = n.N, .C = n.C);
+    TRY(SUBMIT(layernorm_backward_input, place_of(at), .dinp = dinp, .dout = act_grad(at, t->out), .inp = inp,
+               .mean = act(at, t->mean), .rstd = act(at, t->rstd), .weight = param(at, t->weight), .N = n.N, .C = n.C));
+    return at->context->work->weight_passes ? STARPULLM_OK : layernorm_weight(at, t, inp);
 }
 
 /* What a block's backward pass reads, and the blocks above have overwritten: nobody has since the forward pass of the
@@ -100,6 +119,29 @@ status backward_pass(const struct graph_context *context, int s, int stage)
         TRY(block_backward(&(struct layer){context, s, l}));
         TRY(update_block(context, l));
     }
+    return STARPULLM_OK;
+}
+
+/* In the order of backward_pass(). */
+static status block_weights(const struct layer *at)
+{
+    TRY(matmul_weight(at, &matmuls[MATMUL_FCPROJ]));
+    TRY(matmul_weight(at, &matmuls[MATMUL_FC]));
+    TRY(layernorm_weight(at, &layernorm_2, act(at, ACT_RESIDUAL2)));
+    TRY(matmul_weight(at, &matmuls[MATMUL_ATTPROJ]));
+    TRY(matmul_weight(at, &matmuls[MATMUL_QKV]));
+    return layernorm_weight(at, &layernorm_1, block_input(at));
+}
+
+status weights_pass(const struct graph_context *context, int s, int stage)
+{
+    const struct layer head = {context, s, HEAD};
+    if (has_head(context, stage)) {
+        TRY(matmul_weight(&head, &matmuls[MATMUL_LOGITS]));
+        TRY(layernorm_weight(&head, &layernorm_final, block_input(&head)));
+    }
+    for (int l = end_of_blocks(context, stage) - 1; l >= first_block(context, stage); l--)
+        TRY(block_weights(&(struct layer){context, s, l}));
     return STARPULLM_OK;
 }
 

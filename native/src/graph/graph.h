@@ -18,6 +18,7 @@ struct graph_context {
     struct iteration *iteration; /* counts its tasks */
     int slot;                    /* which tokens and which mean loss it uses: see handles.h */
     const struct update *update; /* at its end; NULL: none */
+    int priority;                /* of the present pass's tasks */
 };
 
 /* ---- schedule.c: the passes of a step ---- */
@@ -28,6 +29,8 @@ struct graph_context {
 status schedule_create(struct workload *work, const struct starpullm_pipeline *pipeline, int64_t activation_sets);
 /* Makes the list that wasn't given, once it is known that there is memory for so many sub-batches. */
 status schedule_fill(struct workload *work);
+/* Of the tasks of a pass. */
+int pass_priority(const struct workload *work, enum starpullm_pass_kind kind, int s);
 void schedule_destroy(struct workload *work);
 
 /* ---- step.c: a whole iteration ---- */
@@ -44,6 +47,8 @@ status graph_add_step(const struct graph_context *context, struct starpullm_loss
 status forward_pass(const struct graph_context *context, int s, int stage);
 status loss_pass(const struct graph_context *context, int s, int stage);
 status backward_pass(const struct graph_context *context, int s, int stage);
+/* The gradients of weights, if the schedule has passes of their own for them. */
+status weights_pass(const struct graph_context *context, int s, int stage);
 /* The last operation of the backward pass. It is apart because wte takes the logits' contributions of all sub-batches
  * before the first of the encoder's. */
 status encoder_backward_pass(const struct graph_context *context, int s, int stage);

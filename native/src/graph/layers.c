@@ -83,7 +83,7 @@ static int recorded_layer(int l)
 struct task_place place_of(const struct layer *at)
 {
     const int home = home_of(&at->context->work->placement, at->s, at->l);
-    return (struct task_place){at->context->iteration, at->s, recorded_layer(at->l), home, PRIORITY_DEFAULT};
+    return (struct task_place){at->context->iteration, at->s, recorded_layer(at->l), home, at->context->priority};
 }
 
 struct task_place place_on_rank(const struct graph_context *context, int rank, int l)

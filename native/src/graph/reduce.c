@@ -1,12 +1,19 @@
 /* The reduction of the parameters' gradients over sub-batches: where each contribution goes, and how they become one.
  * docs/design.md describes the modes. `ordered` has one buffer per rank and tensor, `tree` one per sub-batch, `redux`
- * one; see handles_gradient(). */
+ * one; see handles_gradient(). The stage with the head has them of wte too, and hands them on to the first one. */
 #include "data/exchange.h"
 #include "graph/graph.h"
 
-static struct data *gradient(const struct graph_context *context, enum parameter p, int l, int index, int tile)
+/* `ordered`: of a rank; otherwise of a stage and a sub-batch. */
+static struct data *gradient(const struct graph_context *context, enum parameter p, int l, int rank, int tile)
 {
-    return handles_gradient(context->handles, p, instance(l), index, tile);
+    const int stages = context->work->placement.stages;
+    return handles_gradient(context->handles, p, instance(l), rank % stages, rank / stages, tile);
+}
+
+static struct data *gradient_in_stage(const struct graph_context *context, enum parameter p, int l, int s, int tile)
+{
+    return handles_gradient(context->handles, p, instance(l), stage_of(&context->work->placement, l), s, tile);
 }
 
 /* Whether a task concerns these two ranks alone, and so not this one, which then only counts it. */
@@ -42,6 +49,20 @@ static status continue_sum(const struct layer *at, enum parameter p, int tile, e
     return STARPULLM_OK;
 }
 
+/* `tree`: only wte's gradient has two contributions of a sub-batch, of two stages if there are several. */
+static status contribute_to_tree(const struct layer *at, enum parameter p, int tile, enum sweep sweep,
+                                 struct sum *contribution)
+{
+    const struct placement *placement = &at->context->work->placement;
+    const int from = home_of(placement, at->s, HEAD), to = home_of(placement, at->s, at->l);
+    *contribution = (struct sum){gradient_in_stage(at->context, p, at->l, at->s, tile),
+                                 sweep == FIRST_SWEEP ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
+    if (sweep == FIRST_SWEEP || from == to || skip_of_others(at->context, from, to))
+        return STARPULLM_OK;
+    return submit_transfer(place_on_rank(at->context, to, at->l), contribution->data,
+                           gradient_in_stage(at->context, p, HEAD, at->s, tile));
+}
+
 status prepare_contribution(const struct layer *at, enum parameter p, int tile, enum sweep sweep,
                             struct sum *contribution)
 {
@@ -49,11 +70,9 @@ status prepare_contribution(const struct layer *at, enum parameter p, int tile, 
     case STARPULLM_REDUCTION_ORDERED:
         return continue_sum(at, p, tile, sweep, contribution);
     case STARPULLM_REDUCTION_TREE:
-        *contribution = (struct sum){gradient(at->context, p, at->l, at->s, tile),
-                                     sweep == FIRST_SWEEP ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
-        return STARPULLM_OK;
+        return contribute_to_tree(at, p, tile, sweep, contribution);
     default:
-        *contribution = (struct sum){gradient(at->context, p, at->l, 0, tile), ACCUMULATION_REDUCES};
+        *contribution = (struct sum){gradient_in_stage(at->context, p, at->l, 0, tile), ACCUMULATION_REDUCES};
         /* The last step's value is no contribution to this step's. */
         if (sweep == FIRST_SWEEP && at->s == first_of_rank(&at->context->work->placement))
             submit_gradient_clear(contribution->data);
@@ -69,9 +88,9 @@ static status add_tree(const struct graph_context *context, enum parameter p, in
         for (int s = 0; s + stride < g->placement.sub_batches; s += 2 * stride) {
             if (skip_of_others(context, home_of(&g->placement, s, l), home_of(&g->placement, s + stride, l)))
                 continue;
-            struct data *term = gradient(context, p, l, s + stride, tile);
-            TRY(SUBMIT(gradient_add, place_of(&(struct layer){context, s, l}), .sum = gradient(context, p, l, s, tile),
-                       .term = term, .count = count));
+            struct data *term = gradient_in_stage(context, p, l, s + stride, tile);
+            TRY(SUBMIT(gradient_add, place_of(&(struct layer){context, s, l}),
+                       .sum = gradient_in_stage(context, p, l, s, tile), .term = term, .count = count));
             exchange_drop(term);
         }
     return STARPULLM_OK;
@@ -87,13 +106,14 @@ status reduce_gradient(const struct graph_context *context, enum parameter p, in
     case STARPULLM_REDUCTION_TREE:
         return add_tree(context, p, l, tile);
     default:
-        return exchange_reduce(gradient(context, p, l, 0, tile));
+        return exchange_reduce(gradient_in_stage(context, p, l, 0, tile));
     }
 }
 
 struct data *gradient_of_batch(const struct graph_context *context, enum parameter p, int l, int tile)
 {
-    const bool ordered = context->work->reduction == STARPULLM_REDUCTION_ORDERED;
-    const int index = ordered ? owner_of(&context->work->placement, p, instance(l)) : 0;
-    return gradient(context, p, l, index, tile);
+    const struct placement *placement = &context->work->placement;
+    if (context->work->reduction == STARPULLM_REDUCTION_ORDERED)
+        return gradient(context, p, l, owner_of(placement, p, instance(l)), tile);
+    return gradient_in_stage(context, p, parameter_place(p, l), 0, tile);
 }

@@ -31,24 +31,41 @@ static void add_passes(struct workload *work)
         add_ahead(work, first, group, sets < of_pipeline ? sets : all);
 }
 
+/* Without stages, as they come. A stage goes on with what other stages wait for, backward passes, then with what its
+ * next backward pass waits for: the gradients of weights, unless they have passes of their own, which fill the gaps.
+ * Of a kind, sub-batches come one after the other, or the next stage would get all of them late. */
+int pass_priority(const struct workload *work, enum starpullm_pass_kind kind, int s)
+{
+    const int place = kind == STARPULLM_BACKWARD ? 0 : work->weight_passes == (kind == STARPULLM_WEIGHTS) ? 2 : 1;
+    return work->placement.stages == 1 ? PRIORITY_DEFAULT : PRIORITY_LATER - place * work->placement.sub_batches - s;
+}
+
 /* ---- A list that is given ---- */
+
+enum { NUM_KINDS = STARPULLM_WEIGHTS + 1 };
 
 static status refuse(int64_t index, struct starpullm_pass pass, const char *expected)
 {
+    static const char *const names[NUM_KINDS] = {"forward", "backward", "weights"};
     return fail(STARPULLM_INVALID_ARGUMENT, "passes: number %lld, %s of sub-batch %d in stage %d: expected %s",
-                (long long)index, pass.kind == STARPULLM_FORWARD ? "forward" : "backward", pass.sub_batch, pass.stage,
-                expected);
+                (long long)index, names[pass.kind], pass.sub_batch, pass.stage, expected);
+}
+
+/* That of the pass after which the sub-batch's activations aren't read any more. */
+static int last_kind(const struct workload *work)
+{
+    return work->weight_passes ? STARPULLM_WEIGHTS : STARPULLM_BACKWARD;
 }
 
 /* done[kind] has the number of passes of each stage so far. */
-static status check_pass(const struct workload *work, int *const done[2], int64_t index, struct starpullm_pass pass,
-                         int64_t sets)
+static status check_pass(const struct workload *work, int *const done[NUM_KINDS], int64_t index,
+                         struct starpullm_pass pass, int64_t sets)
 {
     const int last = work->placement.stages - 1, stage = pass.stage, s = pass.sub_batch;
-    if (pass.kind != STARPULLM_FORWARD && pass.kind != STARPULLM_BACKWARD)
-        return fail(STARPULLM_INVALID_ARGUMENT, "passes: number %lld: found kind %d, expected %d or %d",
-                    (long long)index, pass.kind, STARPULLM_FORWARD, STARPULLM_BACKWARD);
-    if (stage < 0 || stage > last || s < 0 || s >= work->placement.sub_batches)
+    if (pass.kind < 0 || pass.kind >= NUM_KINDS)
+        return fail(STARPULLM_INVALID_ARGUMENT, "passes: number %lld: found kind %d, expected %d to %d",
+                    (long long)index, pass.kind, STARPULLM_FORWARD, STARPULLM_WEIGHTS);
+    if (stage < 0 || stage > last || s < 0 || s >= sub_batches_of_pipeline(&work->placement))
         return refuse(index, pass, "a stage and a sub-batch that there are");
     const int next = done[pass.kind][stage];
     if (s < next)
@@ -61,28 +78,58 @@ static status check_pass(const struct workload *work, int *const done[2], int64_
         return refuse(index, pass, "the backward pass of the stage behind first");
     if (pass.kind == STARPULLM_BACKWARD && stage == last && done[STARPULLM_FORWARD][stage] <= s)
         return refuse(index, pass, "its forward pass first");
-    if (pass.kind == STARPULLM_FORWARD && sets > 0 && s - done[STARPULLM_BACKWARD][stage] >= sets)
+    if (pass.kind == STARPULLM_WEIGHTS && done[STARPULLM_BACKWARD][stage] <= s)
+        return refuse(index, pass, "its backward pass first");
+    if (pass.kind == STARPULLM_FORWARD && sets > 0 && s - done[last_kind(work)][stage] >= sets)
         return refuse(index, pass, "a free activation set: the sub-batch that has it needs its backward pass first");
     return STARPULLM_OK;
 }
 
-static status take_passes(struct workload *work, int *const done[2], const struct starpullm_pipeline *pipeline,
+static status check_weight_passes(const struct workload *work)
+{
+    const char *found = !work->gradients_of_blocks                    ? "shared gradient_buffers"
+                        : work->recompute != STARPULLM_RECOMPUTE_NONE ? "recompute"
+                        : work->reuse_weight_gradients                ? "reused weight_gradients"
+                                                                      : NULL;
+    if (!work->weight_passes || !found)
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_ARGUMENT,
+                "passes: found some of weights with %s, expected each block to keep what "
+                "they read",
+                found);
+}
+
+static status take_passes(struct workload *work, int *const done[NUM_KINDS], const struct starpullm_pipeline *pipeline,
                           int64_t sets)
 {
+    for (int64_t i = 0; i < pipeline->num_passes; i++)
+        if (pipeline->passes[i].kind == STARPULLM_WEIGHTS)
+            work->weight_passes = true;
+    TRY(check_weight_passes(work));
     for (int64_t i = 0; i < pipeline->num_passes; i++) {
         const struct starpullm_pass pass = pipeline->passes[i];
         TRY(check_pass(work, done, i, pass, sets));
         add(work, pass.kind, pass.sub_batch, pass.stage);
         done[pass.kind][pass.stage]++;
-        const int used = done[STARPULLM_FORWARD][pass.stage] - done[STARPULLM_BACKWARD][pass.stage];
+        const int used = done[STARPULLM_FORWARD][pass.stage] - done[last_kind(work)][pass.stage];
         if (used > work->activation_sets[pass.stage])
             work->activation_sets[pass.stage] = used;
     }
-    const int64_t expected = 2LL * work->placement.stages * work->placement.sub_batches;
+    const int64_t of_stage = (last_kind(work) + 1) * (int64_t)sub_batches_of_pipeline(&work->placement);
+    const int64_t expected = work->placement.stages * of_stage;
     if (pipeline->num_passes != expected)
         return fail(STARPULLM_INVALID_ARGUMENT, "passes: found %lld, expected %lld: each once",
                     (long long)pipeline->num_passes, (long long)expected);
     return STARPULLM_OK;
+}
+
+/* Every pipeline has the same list, for sub-batches of its own. */
+static void repeat_for_pipelines(struct workload *work)
+{
+    const int of_pipeline = sub_batches_of_pipeline(&work->placement), count = work->num_passes;
+    for (int first = of_pipeline; first < work->placement.sub_batches; first += of_pipeline)
+        for (int i = 0; i < count; i++)
+            add(work, work->passes[i].kind, first + work->passes[i].sub_batch, work->passes[i].stage);
 }
 
 status schedule_create(struct workload *work, const struct starpullm_pipeline *pipeline, int64_t activation_sets)
@@ -96,16 +143,16 @@ status schedule_create(struct workload *work, const struct starpullm_pipeline *p
         work->activation_sets[stage] = activation_sets ? (int)activation_sets : of_pipeline;
     if (!given)
         return STARPULLM_OK;
-    if (pipelines(&work->placement) > 1)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "passes: found a list on %d ranks, expected one on as many as stages, %d", work->placement.ranks,
-                    stages);
-    work->passes = calloc(pipeline->num_passes > 0 ? (size_t)pipeline->num_passes : 1, sizeof *work->passes);
-    int *done = calloc(2 * (size_t)stages, sizeof *done);
-    const status code = work->passes && done
-                            ? take_passes(work, (int *[]){done, done + stages}, pipeline, activation_sets)
-                            : fail(STARPULLM_OUT_OF_MEMORY, "a list of %lld passes", (long long)pipeline->num_passes);
+    const size_t count = pipeline->num_passes > 0 ? (size_t)pipeline->num_passes : 1;
+    work->passes = calloc(count, (size_t)pipelines(&work->placement) * sizeof *work->passes);
+    int *done = calloc(NUM_KINDS * (size_t)stages, sizeof *done);
+    const status code =
+        work->passes && done
+            ? take_passes(work, (int *[]){done, done + stages, done + 2 * stages}, pipeline, activation_sets)
+            : fail(STARPULLM_OUT_OF_MEMORY, "a list of %lld passes", (long long)pipeline->num_passes);
     free(done);
+    if (code == STARPULLM_OK)
+        repeat_for_pipelines(work);
     return code;
 }
 

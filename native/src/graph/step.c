@@ -8,13 +8,15 @@ static status send_parameter(const struct graph_context *context, enum parameter
     (void)argument;
     const struct placement *placement = &context->work->placement;
     struct data *data = handles_parameter(context->handles, STARPULLM_PARAMS, p, instance(l));
-    if (context->iteration->on_paper || !data || !data->copied)
+    if (context->iteration->on_paper || !data)
         return STARPULLM_OK;
-    return placement->stages == 1 ? exchange_to_all(data) : exchange_to(data, home_of(placement, 0, HEAD));
+    for (int rank = 0; rank < placement->ranks; rank++)
+        if (rank_reads(placement, p, instance(l), rank) && (placement->rank == rank || placement->rank == data->owner))
+            TRY(exchange_to(data, rank));
+    return STARPULLM_OK;
 }
 
-/* Every rank needs the parameters, or wte that with the head: their owners send them, and need not know which tasks of
- * other ranks read them. */
+/* Owners send the parameters to all ranks that read them, and need not know by which tasks. */
 static status send_parameters(const struct graph_context *context)
 {
     return for_each_parameter(context, send_parameter, NULL);
@@ -24,14 +26,23 @@ typedef status sub_batch_pass(const struct graph_context *context, int s, int st
 
 /* A pass of another rank concerns this one if it takes over this rank's sums, or if this rank records: it then counts
  * all ranks' tasks. */
-static status add_pass(const struct graph_context *context, sub_batch_pass *pass, int s, int stage)
+static bool concerns(const struct placement *placement, sub_batch_pass *pass, int s, int stage)
 {
-    const struct placement *placement = &context->work->placement;
-    const int before = s > 0 ? s - 1 : placement->sub_batches - 1, head = placement->stages - 1;
-    const int place = stage == head ? HEAD : placement->first_blocks[stage];
-    const bool concerned = home_of(placement, s, place) == placement->rank ||
-                           home_of(placement, before, s > 0 ? place : HEAD) == placement->rank;
-    return concerned || context->iteration->recorder ? pass(context, s, stage) : STARPULLM_OK;
+    const int before =
+        s > 0 ? rank_of_pass(placement, s - 1, stage) : home_of(placement, placement->sub_batches - 1, HEAD);
+    const bool of_wte = pass == encoder_backward_pass && home_of(placement, s, HEAD) == placement->rank;
+    const bool of_losses = pass == loss_pass && home_of(placement, 0, HEAD) == placement->rank;
+    return rank_of_pass(placement, s, stage) == placement->rank || before == placement->rank || of_wte || of_losses;
+}
+
+static status add_pass(const struct graph_context *context, enum starpullm_pass_kind kind, sub_batch_pass *pass, int s,
+                       int stage)
+{
+    if (!context->iteration->recorder && !concerns(&context->work->placement, pass, s, stage))
+        return STARPULLM_OK;
+    struct graph_context of_pass = *context;
+    of_pass.priority = pass_priority(context->work, kind, s);
+    return pass(&of_pass, s, stage);
 }
 
 /* Every rank gets the mean loss; this one through `loss`. */
@@ -64,10 +75,10 @@ static struct data *gradient_for_stage(const struct graph_context *context, int 
                : act_grad(&(struct layer){context, s, end_of_blocks(context, stage) - 1}, ACT_RESIDUAL3);
 }
 
-static status pass_on(const struct graph_context *context, struct data *data, int stage)
+static status pass_on(const struct graph_context *context, struct data *data, int s, int stage)
 {
     const struct placement *placement = &context->work->placement;
-    const int reader = rank_of_stage(placement, 0, stage);
+    const int reader = rank_of_pass(placement, s, stage);
     if (!data || context->iteration->on_paper || (placement->rank != reader && placement->rank != data->owner))
         return STARPULLM_OK;
     return exchange_to(data, reader);
@@ -77,25 +88,32 @@ static status pass_on(const struct graph_context *context, struct data *data, in
 
 static status add_forward(const struct graph_context *context, int s, int stage)
 {
-    TRY(pass_on(context, input_of_stage(context, s, stage), stage));
-    return add_pass(context, forward_pass, s, stage);
+    TRY(pass_on(context, input_of_stage(context, s, stage), s, stage));
+    return add_pass(context, STARPULLM_FORWARD, forward_pass, s, stage);
 }
 
 static status add_forward_and_loss(const struct graph_context *context, int s, int stage, struct starpullm_loss *loss)
 {
-    const struct placement *placement = &context->work->placement;
-    const bool keeps_sum = placement->rank == home_of(placement, 0, HEAD); /* of the losses */
+    const int last = context->work->placement.sub_batches - 1;
     TRY(add_forward(context, s, stage));
-    TRY(keeps_sum ? loss_pass(context, s, stage) : add_pass(context, loss_pass, s, stage));
-    return has_head(context, stage) && s == placement->sub_batches - 1 ? report_mean_loss(context, loss) : STARPULLM_OK;
+    TRY(add_pass(context, STARPULLM_FORWARD, loss_pass, s, stage));
+    return has_head(context, stage) && s == last ? report_mean_loss(context, loss) : STARPULLM_OK;
 }
 
 static status add_backward(const struct graph_context *context, int s, int stage)
 {
     struct data *gradient = gradient_for_stage(context, s, stage);
-    TRY(pass_on(context, gradient, stage));
-    TRY(add_pass(context, backward_pass, s, stage));
+    TRY(pass_on(context, gradient, s, stage));
+    TRY(add_pass(context, STARPULLM_BACKWARD, backward_pass, s, stage));
     exchange_drop(gradient);
+    if (!context->work->weight_passes)
+        exchange_drop(input_of_stage(context, s, stage));
+    return STARPULLM_OK;
+}
+
+static status add_weights(const struct graph_context *context, int s, int stage)
+{
+    TRY(add_pass(context, STARPULLM_WEIGHTS, weights_pass, s, stage));
     exchange_drop(input_of_stage(context, s, stage));
     return STARPULLM_OK;
 }
@@ -128,10 +146,11 @@ status graph_add_step(const struct graph_context *context, struct starpullm_loss
     TRY(send_parameters(context));
     for (int i = 0; i < g->num_passes; i++) {
         const struct starpullm_pass pass = g->passes[i];
-        TRY(pass.kind == STARPULLM_FORWARD ? add_forward_and_loss(context, pass.sub_batch, pass.stage, loss)
-                                           : add_backward(context, pass.sub_batch, pass.stage));
+        TRY(pass.kind == STARPULLM_FORWARD    ? add_forward_and_loss(context, pass.sub_batch, pass.stage, loss)
+            : pass.kind == STARPULLM_BACKWARD ? add_backward(context, pass.sub_batch, pass.stage)
+                                              : add_weights(context, pass.sub_batch, pass.stage));
     }
     for (int s = 0; s < g->placement.sub_batches; s++)
-        TRY(add_pass(context, encoder_backward_pass, s, 0));
+        TRY(add_pass(context, STARPULLM_WEIGHTS, encoder_backward_pass, s, 0));
     return reduce_and_update(context);
 }

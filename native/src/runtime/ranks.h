@@ -26,8 +26,8 @@ void ranks_close(void);
  * others get that of the first one, with its number. Without open ranks, `code`. */
 status ranks_agree(status code);
 
-/* Collective: refuses with this sentence, on all ranks, unless they have the same value. */
-status ranks_check_same(uint64_t value, const char *sentence);
+/* Collective: refuses with this sentence, on all ranks, unless each so many neighbours have the same value. */
+status ranks_check_same(uint64_t value, int neighbours, const char *sentence);
 
 /* The largest tag of a transfer. */
 int64_t ranks_max_tag(void);

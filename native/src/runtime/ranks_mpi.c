@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 /* starpullm parity deep on 4 ranks of 2 cores (Zen 4, 2026-11-25): 10 s with pauses of up to 0.1 ms, 13 s with 1 ms,
@@ -10,6 +11,7 @@
 enum { SHORTEST_PAUSE_NS = 10000, LONGEST_PAUSE_NS = 100000 };
 
 static MPI_Comm communicator = MPI_COMM_NULL;
+static uint64_t *gathered; /* a value of each rank */
 
 MPI_Comm ranks_communicator(void)
 {
@@ -88,14 +90,17 @@ status ranks_agree(status code)
     return communicator == MPI_COMM_NULL ? code : agree(communicator, code);
 }
 
-status ranks_check_same(uint64_t value, const char *sentence)
+status ranks_check_same(uint64_t value, int neighbours, const char *sentence)
 {
-    const uint64_t mine[] = {value, ~value};
-    uint64_t largest[2];
+    int size;
     MPI_Request request;
-    MPI_Iallreduce(mine, largest, 2, MPI_UINT64_T, MPI_MAX, communicator, &request);
+    MPI_Comm_size(communicator, &size);
+    MPI_Iallgather(&value, 1, MPI_UINT64_T, gathered, 1, MPI_UINT64_T, communicator, &request);
     ranks_wait(&request);
-    return largest[0] == ~largest[1] ? STARPULLM_OK : fail(STARPULLM_INVALID_ARGUMENT, "%s", sentence);
+    for (int rank = 0; rank < size; rank++)
+        if (gathered[rank] != gathered[rank - rank % neighbours])
+            return fail(STARPULLM_INVALID_ARGUMENT, "%s", sentence);
+    return STARPULLM_OK;
 }
 
 static void count_local_threads(int64_t threads, struct ranks *ranks)
@@ -121,6 +126,9 @@ status ranks_open(int32_t fortran_communicator, status code, int64_t workers, in
         return fail(STARPULLM_RUNTIME_FAILURE, "MPI could not duplicate the communicator");
     MPI_Comm_rank(communicator, &ranks->rank);
     MPI_Comm_size(communicator, &ranks->size);
+    gathered = calloc((size_t)ranks->size, sizeof *gathered);
+    TRY(agree(communicator,
+              gathered ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "a table of %d ranks", ranks->size)));
     MPI_Allreduce(&workers, &ranks->workers, 1, MPI_INT64_T, MPI_SUM, communicator);
     count_local_threads(threads, ranks);
     return STARPULLM_OK;
@@ -131,6 +139,8 @@ void ranks_close(void)
     if (communicator != MPI_COMM_NULL)
         MPI_Comm_free(&communicator);
     communicator = MPI_COMM_NULL;
+    free(gathered);
+    gathered = NULL;
 }
 
 /* StarPU-MPI sends its tags, of 64 bits, within its messages: MPI_TAG_UB doesn't limit them. */

@@ -43,8 +43,8 @@ static status walk_step(struct starpullm_session *session, struct walk *walk)
     TRY(recorder_create(&recorder));
     iteration_init(&iteration, recorder, NULL);
     iteration.on_paper = true;
-    status code =
-        graph_add_step(&(struct graph_context){&session->work, session->handles, &iteration, 0, &update}, NULL);
+    const struct graph_context context = {&session->work, session->handles, &iteration, 0, &update, PRIORITY_DEFAULT};
+    status code = graph_add_step(&context, NULL);
     iteration_destroy(&iteration);
     if (code == STARPULLM_OK)
         code = copy_walk(recorder, walk);

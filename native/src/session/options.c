@@ -129,10 +129,10 @@ status session_check_pipeline(const struct starpullm_pipeline *pipeline, const m
 {
     int stages;
     TRY(stages_check(pipeline, config, ranks, &stages));
-    if (stages > 1 && reduction != STARPULLM_REDUCTION_ORDERED)
+    if (stages > 1 && reduction == STARPULLM_REDUCTION_REDUX)
         return fail(STARPULLM_INVALID_ARGUMENT,
-                    "stages: found %d with the reduction %s, expected ordered: a stage adds up its gradients alone",
-                    stages, reduction == STARPULLM_REDUCTION_TREE ? "tree" : "redux");
+                    "stages: found %d with the reduction redux, expected ordered or tree: it adds up over all ranks",
+                    stages);
     return STARPULLM_OK;
 }
 

@@ -42,8 +42,9 @@ static status add_steps(const struct starpullm_plan *plan, int steps)
     for (int step = 0; step < steps && code == STARPULLM_OK; step++) {
         const struct update update = {step + 1, adamw};
         iteration.number = step;
-        code = graph_add_step(&(struct graph_context){&plan->work, plan->handles, &iteration, step % SLOTS, &update},
-                              NULL);
+        code = graph_add_step(
+            &(struct graph_context){&plan->work, plan->handles, &iteration, step % SLOTS, &update, PRIORITY_DEFAULT},
+            NULL);
     }
     iteration_destroy(&iteration);
     return code;
@@ -58,9 +59,11 @@ static status write_plan(struct starpullm_plan *plan, const struct starpullm_pla
                               .T = (size_t)o->seq_len,
                               .reduction = (enum starpullm_reduction)o->reduction,
                               .recompute = (enum starpullm_recompute)o->recompute,
-                              .reuse_weight_gradients = o->reuse_weight_gradients != 0};
-    const int64_t workers = o->workers == 1 && o->ranks == stages ? 1 : (int64_t)o->workers * o->ranks;
-    work->tiles = tiles_choose(&o->config, work->reduction, sub_batches, workers, o->weight_gradient_tiles);
+                              .reuse_weight_gradients = o->reuse_weight_gradients != 0,
+                              .gradients_of_blocks =
+                                  o->keep_activations || (o->pipeline && o->pipeline->gradients_of_blocks)};
+    work->tiles = tiles_choose(&o->config, work->reduction, sub_batches, (int64_t)o->workers * o->ranks, stages,
+                               o->weight_gradient_tiles);
     TRY(placement_create(&work->placement, &o->config, 0, o->ranks, sub_batches, o->pipeline));
     TRY(schedule_create(work, o->pipeline, o->activation_sets));
     const struct handles_options handles_options = {work, SLOTS, 0, o->keep_activations != 0, .on_paper = true};

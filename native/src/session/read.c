@@ -124,13 +124,14 @@ status session_read_parameter(const struct starpullm_session *session, int32_t g
 static int gradient_home(const struct starpullm_session *session, int32_t index, int32_t layer)
 {
     const bool tree = session->work.reduction == STARPULLM_REDUCTION_TREE;
-    return tree ? home_of(&session->work.placement, 0, HEAD) : owner_of(&session->work.placement, index, layer);
+    return tree ? home_of(&session->work.placement, 0, parameter_place(index, layer))
+                : owner_of(&session->work.placement, index, layer);
 }
 
 static status read_gradient(const struct starpullm_session *session, int32_t index, int32_t layer, int64_t offset,
                             int64_t count, float *values)
 {
-    const struct graph_context context = {&session->work, session->handles, NULL, 0, NULL};
+    const struct graph_context context = {&session->work, session->handles, NULL, 0, NULL, PRIORITY_DEFAULT};
     const struct tiles *tiles = &session->work.tiles;
     if (!handles_gradient_kept(session->handles, index))
         return fail(STARPULLM_INVALID_STATE,

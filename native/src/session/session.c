@@ -42,7 +42,7 @@ static status create_handles(struct starpullm_session *session, const struct sta
     if (work->reduction == STARPULLM_REDUCTION_REDUX)
         for (int p = 0; p < NUM_PARAMETERS; p++)
             for (int l = 0; l < parameter_instances(&work->config, p); l++)
-                gradient_make_reducible(handles_gradient(session->handles, p, l, 0, 0));
+                gradient_make_reducible(handles_gradient(session->handles, p, l, 0, 0, 0));
     return STARPULLM_OK;
 }
 
@@ -90,10 +90,12 @@ static status open_model(struct starpullm_session *session, const struct starpul
     work->reduction = (enum starpullm_reduction)options->reduction;
     work->recompute = (enum starpullm_recompute)options->recompute;
     work->reuse_weight_gradients = options->reuse_weight_gradients != 0;
+    work->gradients_of_blocks =
+        options->keep_activations || (options->pipeline && options->pipeline->gradients_of_blocks);
     const int stages = options->pipeline ? options->pipeline->stages : 1;
     const int sub_batches = (int)options->sub_batches * (layout->ranks / stages);
-    const int64_t workers = layout->all_workers == stages ? 1 : layout->all_workers; /* no chain crosses stages */
-    work->tiles = tiles_choose(&work->config, work->reduction, sub_batches, workers, options->weight_gradient_tiles);
+    work->tiles = tiles_choose(&work->config, work->reduction, sub_batches, layout->all_workers, stages,
+                               options->weight_gradient_tiles);
     session->adamw = (struct adamw_options){options->learning_rate, options->beta1, options->beta2, options->eps,
                                             options->weight_decay};
     session->learning_rate = state ? state->meta.learning_rate : options->learning_rate;

@@ -87,10 +87,11 @@ static status copy_tokens(const struct starpullm_session *session, int slot, con
 static status check_same_batch(const struct starpullm_session *session, const int32_t *inputs, const int32_t *targets)
 {
     const int64_t count = session->batch_size * (int64_t)session->work.T;
-    if (session->work.placement.stages == 1)
+    const int stages = session->work.placement.stages;
+    if (stages == 1)
         return STARPULLM_OK;
     const uint64_t of_targets = targets ? checksum_of((const float *)targets, count) : 0;
-    return ranks_check_same(checksum_of((const float *)inputs, count) | of_targets << 32,
+    return ranks_check_same(checksum_of((const float *)inputs, count) | of_targets << 32, stages,
                             "inputs, targets: found other tokens on other ranks of the pipeline, expected the same");
 }
 
@@ -135,7 +136,7 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
     iteration_open(iteration, session->submitted);
     iteration->plan = NULL;
     iteration->accesses = 0;
-    *context = (struct graph_context){&session->work, session->handles, iteration, slot, NULL};
+    *context = (struct graph_context){&session->work, session->handles, iteration, slot, NULL, PRIORITY_DEFAULT};
     return STARPULLM_OK;
 }
 
