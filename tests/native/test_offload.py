@@ -178,6 +178,7 @@ def refuse_runtimes(path: str, folder: str) -> list[Reply]:
         {"offload": folder},
         {"memory_limit": "1G"},
         {"offload": folder, "memory_limit": "1G", "offload_plan": "fifo"},
+        {"offload": folder, "memory_limit": "1G", "scheduler": "dmda"},
     ]
     return [attempt(lambda options=options: Runtime(**options).close()) for options in cases]
 
@@ -195,6 +196,7 @@ def test_refused_runtimes(checkpoint: Path, tmp_path: Path) -> None:
         (InvalidArgumentError, "memory_limit: found 0, expected a number of bytes with offload"),
         (InvalidArgumentError, "memory_limit: found 1073741824 bytes without offload, expected both"),
         (InvalidArgumentError, 'offload_plan: found "fifo", expected one of ahead, lru'),
+        (InvalidArgumentError, 'scheduler: found "dmda" with offload, expected eager, lws, prio, random or ws'),
     ]
     for reply, (kind, sentence) in zip(replies, expected, strict=True):
         assert_refused(reply, kind, sentence)
