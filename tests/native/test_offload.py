@@ -5,6 +5,7 @@ The suite's check "offloading" compares bits. Collected by pytest; the runs are 
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from starpullm.errors import (
     StateError,
 )
 from starpullm.files.model import ModelConfig
+from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
 from starpullm.instruments import Instruments
 
@@ -311,8 +313,12 @@ def test_two_runs_in_one_folder_that_are_killed_leave_nothing(checkpoint: Path, 
 
 
 @pytest.mark.timeout(TIME_LIMIT)
-def test_commands_take_a_limit(tmp_path: Path) -> None:
-    where = ("--offload", tmp_path, "--memory-limit")
-    done = run_cli("parity", "small", *where, "8M", "--offload-plan", "lru")
-    assert done.check().stdout.endswith(" tensors over 4 steps, 0 differ\n")
-    assert_command_refused(run_cli("parity", "small", *where, "1M"), "memory_limit: found 1048576 bytes", returncode=4)
+def test_commands_take_a_limit(checkpoint: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.bin"
+    write_tokens(tokens, batch(0)[0].reshape(-1))
+    training = ("train", "--checkpoint", checkpoint, "--tokens", tokens, "--steps", "2", "--json")
+    disk = ("--offload", tmp_path, "--memory-limit", "8M", "--offload-plan", "lru")
+    limited, unlimited = (json.loads(run_cli(*training, *where).check().stdout) for where in (disk, ()))
+    assert limited["losses"] == unlimited["losses"]
+    where = ("--offload", tmp_path, "--memory-limit", "1M")
+    assert_command_refused(run_cli("parity", "small", *where), "memory_limit: found 1048576 bytes", returncode=4)
