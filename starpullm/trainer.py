@@ -105,7 +105,8 @@ class Trainer(Resource, HasTensors):
     StateError
         If the runtime is closed.
     OutOfMemoryError
-        If the buffers take more than the limit, or can't be allocated. StarPU aborts (SIGABRT) where it finds none.
+        If the buffers take more than the limit, can't be allocated, or have a runtime's limit below that of the largest
+        tasks. StarPU aborts (SIGABRT) where it finds none.
     """
 
     def __init__(
@@ -295,7 +296,7 @@ class Trainer(Resource, HasTensors):
             If there is no such group, tensor or layer.
         StateError
             If the trainer is closed, or the tensor's layers share buffers (see ``keep_activations``, ``recompute`` and
-            ``weight_gradients``).
+            ``weight_gradients``), or its value was dropped (see ``Runtime``, ``offload_plan``).
         RuntimeFailureError
             If a task has failed: the tensor may have been computed from what it left.
         """

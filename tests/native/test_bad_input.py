@@ -286,13 +286,13 @@ def open_with_limits(checkpoint: str) -> list[tuple[int, str, list[Reply]]]:
 
 
 LESS = {
-    "no option": "recompute, more sub_batches, reused weight_gradients, ",
-    "--recompute attention": "recompute, more sub_batches, reused weight_gradients, ",
-    "--recompute block": "more sub_batches, reused weight_gradients, ",
-    "--weight-gradients reused": "recompute, ",
-    "--recompute block --weight-gradients reused": "",
-    "--sub-batches 4 --activation-sets 1": "recompute, ",
-    "--sub-batches 4 --activation-sets 1 --recompute block": "",
+    "no option": "recompute, more sub_batches, reused weight_gradients, a runtime with offload, ",
+    "--recompute attention": "recompute, more sub_batches, reused weight_gradients, a runtime with offload, ",
+    "--recompute block": "more sub_batches, reused weight_gradients, a runtime with offload, ",
+    "--weight-gradients reused": "recompute, a runtime with offload, ",
+    "--recompute block --weight-gradients reused": "a runtime with offload, ",
+    "--sub-batches 4 --activation-sets 1": "recompute, a runtime with offload, ",
+    "--sub-batches 4 --activation-sets 1 --recompute block": "a runtime with offload, ",
 }
 """What the refusal names: each option that takes less and isn't chosen yet."""
 

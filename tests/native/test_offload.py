@@ -5,6 +5,7 @@ The suite's check "offloading" compares bits. Collected by pytest; the runs are 
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from starpullm.errors import (
     StateError,
 )
 from starpullm.files.model import ModelConfig
+from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
 from starpullm.instruments import Instruments
 
@@ -178,6 +180,7 @@ def refuse_runtimes(path: str, folder: str) -> list[Reply]:
         {"offload": folder},
         {"memory_limit": "1G"},
         {"offload": folder, "memory_limit": "1G", "offload_plan": "fifo"},
+        {"offload": folder, "memory_limit": "1G", "scheduler": "dmda"},
     ]
     return [attempt(lambda options=options: Runtime(**options).close()) for options in cases]
 
@@ -195,6 +198,7 @@ def test_refused_runtimes(checkpoint: Path, tmp_path: Path) -> None:
         (InvalidArgumentError, "memory_limit: found 0, expected a number of bytes with offload"),
         (InvalidArgumentError, "memory_limit: found 1073741824 bytes without offload, expected both"),
         (InvalidArgumentError, 'offload_plan: found "fifo", expected one of ahead, lru'),
+        (InvalidArgumentError, 'scheduler: found "dmda" with offload, expected eager, lws, prio, random or ws'),
     ]
     for reply, (kind, sentence) in zip(replies, expected, strict=True):
         assert_refused(reply, kind, sentence)
@@ -309,8 +313,12 @@ def test_two_runs_in_one_folder_that_are_killed_leave_nothing(checkpoint: Path, 
 
 
 @pytest.mark.timeout(TIME_LIMIT)
-def test_commands_take_a_limit(tmp_path: Path) -> None:
-    where = ("--offload", tmp_path, "--memory-limit")
-    done = run_cli("parity", "small", *where, "8M", "--offload-plan", "lru")
-    assert done.check().stdout.endswith(" tensors over 4 steps, 0 differ\n")
-    assert_command_refused(run_cli("parity", "small", *where, "1M"), "memory_limit: found 1048576 bytes", returncode=4)
+def test_commands_take_a_limit(checkpoint: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.bin"
+    write_tokens(tokens, batch(0)[0].reshape(-1))
+    training = ("train", "--checkpoint", checkpoint, "--tokens", tokens, "--steps", "2", "--json")
+    disk = ("--offload", tmp_path, "--memory-limit", "8M", "--offload-plan", "lru")
+    limited, unlimited = (json.loads(run_cli(*training, *where).check().stdout) for where in (disk, ()))
+    assert limited["losses"] == unlimited["losses"]
+    where = ("--offload", tmp_path, "--memory-limit", "1M")
+    assert_command_refused(run_cli("parity", "small", *where), "memory_limit: found 1048576 bytes", returncode=4)

@@ -1,6 +1,7 @@
 /* Refusals of a scheduler, a partition or a SIMD level, before StarPU is started: it would abort, or wait for ever. */
 #include "runtime/check.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -73,7 +74,16 @@ static status check_partition(const struct starpullm_runtime_options *options, c
     return STARPULLM_OK;
 }
 
-/* StarPU takes its limit in MiB. */
+/* Tried with a limit. Those that predict transfers (dmda, pheft) wait for ever then. */
+static bool works_with_disk(const char *scheduler)
+{
+    static const char *const names[] = {"eager", "lws", "prio", "random", "ws"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(scheduler, names[i]) == 0)
+            return true;
+    return false;
+}
+
 static status check_offload(const struct starpullm_runtime_options *options)
 {
     const long long limit = options->memory_limit;
@@ -87,6 +97,10 @@ static status check_offload(const struct starpullm_runtime_options *options)
     if (options->offload_plan < STARPULLM_OFFLOAD_AHEAD || options->offload_plan > STARPULLM_OFFLOAD_LRU)
         return fail(STARPULLM_INVALID_ARGUMENT, "offload_plan: found %d, expected %d or %d", options->offload_plan,
                     STARPULLM_OFFLOAD_AHEAD, STARPULLM_OFFLOAD_LRU);
+    if (!works_with_disk(options->scheduler))
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "scheduler: found \"%s\" with offload, expected eager, lws, prio, random or ws",
+                    options->scheduler);
     return STARPULLM_OK;
 }
 
