@@ -16,11 +16,11 @@ from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import shipped_record
 from starpullm.runtime import Runtime
 
-from .children import TWO_CORES, run_cli, run_function, simd_levels
+from .children import TWO_CORES, run_cli, run_function
 
 EIGHT_CORES = {"HWLOC_SYNTHETIC": "core:8 pu:1"}
 SMALL_RECORDS = tuple(shipped_record(name).path for name in ("tiny", "odd", "small", "deep"))
-"""Those beyond thresholds are in test_thresholds.py."""
+"""All records, on every level of kernels, are in test_thresholds.py."""
 
 
 @pytest.mark.parametrize(("partition", "scheduler"), [("2x1", "eager"), ("2x1", "random"), ("1x2", "eager")])
@@ -38,22 +38,6 @@ def test_a_worker_for_each_sequence() -> None:
     run = run_cli("parity", SMALL_RECORDS[2], *place, timeout=110, environment=EIGHT_CORES)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.splitlines()[-1] == "parity: 1400 tensors over 4 steps, 0 differ"
-
-
-@pytest.mark.parametrize("level", ["ref", "sse2", "avx2", "avx512", "neon"])
-def test_every_simd_level(level: str) -> None:
-    """The kernels of each level that this machine has, and teams of 1 to 8 threads, which cut the tiles elsewhere."""
-    if level not in simd_levels():
-        pytest.skip(f"this machine has no {level}")
-    environment = {"STARPULLM_SIMD": level, **TWO_CORES}
-    run = run_cli("parity", *SMALL_RECORDS, "--partition", "1x2", timeout=60, environment=environment)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.splitlines()[-1] == "parity: 7070 tensors over 17 steps, 0 differ"
-    teams = [option for threads in range(1, 9) for option in ("--partition", f"1x{threads}")]
-    odd = shipped_record("odd").path
-    run = run_cli("parity", odd, *teams, timeout=60, environment={"STARPULLM_SIMD": level, **EIGHT_CORES})
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert re.fullmatch(r"parity: \d+ tensors over 32 steps, 0 differ", run.stdout.splitlines()[-1])
 
 
 @pytest.mark.timeout(300)

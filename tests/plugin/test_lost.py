@@ -138,6 +138,7 @@ def test_a_crash_after_the_last_check_fails_the_run(run: Run, pytester: pytest.P
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["1x1 lws: the process was ended by SIGABRT (*"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
+    run("--starpullm-fresh").assert_outcomes(failed=1)  # then it is the check's own process
 
 
 INSIDE_STARPU = """
