@@ -69,7 +69,7 @@ def test_a_page_that_cannot_be_made_costs_no_result(tmp_path: Path) -> None:
             report.status = 0
             shown.append("results")
 
-    with pytest.raises(PageError, match=r"out/index.html: can't be made of report.json: KeyError: 'worker'$"):
+    with pytest.raises(PageError, match=r"out/index.html: can't be made of report.json: KeyError: 'operations'$"):
         run_command()
     assert shown == ["results"]
     assert json.loads((tmp_path / "out" / "report.json").read_text())["state"] == "ended"
