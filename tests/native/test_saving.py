@@ -114,9 +114,9 @@ def save_and_change_folder(checkpoint: str, folder: str) -> list[str]:
     """Save a state and be elsewhere before it is written, where other states are, of a folder of the same name."""
     os.chdir(folder)
     with tiny_trainer("1x1", checkpoint) as trainer:
-        for step in range(2):
+        for step, name in enumerate(("states", "others", "states")):
             trainer.submit(*batch(step))
-            trainer.save_state("states", keep=1)
+            trainer.save_state(name, keep=1)
         os.chdir("elsewhere")
         trainer.wait_saved()
     return names_in(Path("states"))
@@ -132,7 +132,8 @@ def test_a_save_stays_in_its_folder(tiny_checkpoint: Path, tmp_path: Path) -> No
     expected = names_in(other)
     found = run_function(save_and_change_folder, tiny_checkpoint, str(tmp_path), timeout=TIME_LIMIT)
     assert found == expected
-    assert names_in(tmp_path / "states") == [".lock", "step-000000000002"]
+    assert names_in(tmp_path / "states") == [".lock", "step-000000000003"]
+    assert names_in(tmp_path / "others") == [".lock", "step-000000000002"]
 
 
 def save_on_full_disk(checkpoint: str, folder: str) -> dict[str, Any]:

@@ -31,19 +31,15 @@ ZERO_BUBBLE = ("--schedule", "zero-bubble", "--gradient-buffers", "block")
             "2400 tensors over 6 steps",
         ),
         (4, "small", 4, ("--stages", "2,1,1,0", "--schedule", "1f1b"), "832 tensors over 4 steps"),
-        (4, "small", 2, ("--stages", 2), "1400 tensors over 4 steps"),
         (
             4,
             "small",
             4,
-            ("--stages", "1,3", "--schedule", "1f1b", "--partition", "2x1", "--weight-gradient-tiles", 3),
+            ("--stages", "1,3", "--schedule", "1f1b", "--partition", "2x1", "--recompute", "block"),
             "832 tensors over 4 steps",
         ),
-        (2, "small", 8, (*ZERO_BUBBLE, "--stages", "2,2"), "832 tensors over 4 steps"),
         (3, "odd", 3, (*ZERO_BUBBLE, "--stages", "2,1,0", "--activation-sets", 2), "640 tensors over 4 steps"),
-        (4, "small", 8, (*ZERO_BUBBLE, "--stages", "2,1,1,0", "--partition", "2x1"), "832 tensors over 4 steps"),
-        (4, "deep", 6, (*ZERO_BUBBLE, "--stages", 2), "2400 tensors over 6 steps"),
-        (4, "deep", 6, ("--stages", 2, "--activation-sets", 2, "--recompute", "block"), "2400 tensors over 6 steps"),
+        (4, "small", 4, (*ZERO_BUBBLE, "--stages", 2, "--partition", "2x1"), "832 tensors over 4 steps"),
     ],
 )
 def test_parity(ranks: int, record: str, sub_batches: int, options: tuple[object, ...], compared: str) -> None:
@@ -53,11 +49,11 @@ def test_parity(ranks: int, record: str, sub_batches: int, options: tuple[object
 
 
 def test_states_of_stages(tmp_path: Path) -> None:
-    """Two stages save; one rank, three stages, and two replicas go on, and all of them write the same model."""
+    """Two stages save; one rank, three stages, and two pipelines go on, and all of them write the same model."""
     tokens = ("--seq-len", 8, "--tokens", token_file(tmp_path, 6 * 4 * 8 + 1))
     of_two = ("--stages", 2, "--sub-batches", 2, "--batch-size", 4)
     start, states = ("--checkpoint", model(tmp_path)), tmp_path / "states"
-    names = ("whole", "one", "two", "three", "replicas", "pipelines")
+    names = ("whole", "one", "two", "three", "pipelines")
     models = {name: tmp_path / f"{name}.bin" for name in names}
     run_cli(None, "train", *start, *tokens, "--batch-size", 4, "--steps", 6, "--save", models["whole"])
     run_cli(2, "train", *start, *tokens, *of_two, "--steps", 3, "--save-every", 3, "--state-dir", states)
@@ -65,7 +61,6 @@ def test_states_of_stages(tmp_path: Path) -> None:
         ("one", None, ("--batch-size", 4)),
         ("two", 2, (*of_two, "--schedule", "1f1b", "--trace", tmp_path / "trace.npz")),
         ("three", 3, ("--batch-size", 4, "--sub-batches", 4, "--stages", "1,1,0", "--activation-sets", 2)),
-        ("replicas", 2, ("--batch-size", 2)),
         ("pipelines", 4, (*of_two[2:4], "--stages", 2, "--batch-size", 2)),
     ):
         run_cli(ranks, "train", "--resume", states, *tokens, *options, "--steps", 6, "--save", models[name])
@@ -73,7 +68,7 @@ def test_states_of_stages(tmp_path: Path) -> None:
     assert [name for name, path in models.items() if path.read_bytes() != whole] == []
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [4])
 def test_memory_of_stages(tmp_path: Path, ranks: int) -> None:
     """What the plan says of each rank, whose formulas test_schedules.py has, is enough, and a byte less is not."""
     outcome = run(programs.memory_of_stages, model(tmp_path), ranks=ranks)
@@ -84,7 +79,7 @@ def test_memory_of_stages(tmp_path: Path, ranks: int) -> None:
     assert [match and match.groups() for match in lacking] == expected * 3
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [4])
 def test_plans(tmp_path: Path, ranks: int) -> None:
     """The bubble, messages and bytes of test_schedules.py are those of the tasks that are submitted."""
     outcome = run(programs.plans_of_pipelines, model(tmp_path), ranks=ranks)
@@ -100,7 +95,6 @@ def test_tree(tmp_path: Path) -> None:
         (None, 4, ()),
         (2, 4, ("--stages", 2, "--schedule", "1f1b")),
         (4, 2, ("--stages", 2)),
-        (3, 4, ("--stages", 3, "--activation-sets", 1)),
     ):
         saved = tmp_path / "trained.bin"
         sizes = ("--batch-size", size, "--sub-batches", size, "--steps", 4)
@@ -109,7 +103,7 @@ def test_tree(tmp_path: Path) -> None:
     assert len(trained) == 1
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [4])
 def test_ranks_with_different_batches(tmp_path: Path, ranks: int) -> None:
     """One of a pipeline's two: the ranks of the other pipeline are told too."""
     outcome = run(programs.different_batches, model(tmp_path), ranks=ranks)
@@ -124,7 +118,7 @@ def test_ranks_with_different_batches(tmp_path: Path, ranks: int) -> None:
         assert float(loss) > 0
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_schedule_of_the_users(tmp_path: Path, ranks: int) -> None:
     """Losses of steps and of an evaluation between them are the same with every schedule."""
     outcome = run(programs.own_schedule, model(tmp_path), ranks=ranks)

@@ -86,7 +86,8 @@ static void make_tokens(int step, int32_t *inputs, int32_t *targets)
 
 static starpullm_runtime *start(int workers)
 {
-    struct starpullm_runtime_options options = {sizeof options, workers, 1, "lws", NULL, NULL};
+    struct starpullm_runtime_options options = {
+        .size = sizeof options, .workers = workers, .threads_per_worker = 1, .scheduler = "lws"};
     starpullm_runtime *runtime = NULL;
     REQUIRE(starpullm_runtime_create(&options, &runtime) == STARPULLM_OK);
     return runtime;
