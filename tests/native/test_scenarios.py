@@ -16,7 +16,6 @@ import pytest
 from click.testing import CliRunner
 
 from starpullm.commands import scenario as command
-from starpullm.errors import FormatError
 from starpullm.scenario import scene
 from starpullm.scenario import story as stories
 from starpullm.scenario.plain import PlainModel
@@ -143,8 +142,8 @@ def endings_of_kills() -> list[Any]:
     """Tell stories of kills during a second save, which leave a complete state, none, and another trainer's."""
     saves: list[tuple[str, dict[str, Any]]] = [("submit", {}), ("save_state", {})] * 2
     left = [told(story(*saves, ("interrupt", {})))]
-    for fault in (FormatError("none is complete"), KeyError(7)):
-        patch(scene, "training_state", Mock(side_effect=fault))
+    for steps in ([], [7]):
+        patch(scene, "complete_steps", Mock(return_value=steps))
         left.append(told(story(*saves, ("interrupt", {}))))
     return left
 
@@ -153,9 +152,11 @@ def test_what_a_kill_leaves_is_compared() -> None:
     left, *wrong = run_function(endings_of_kills)
     assert left[1:] == ["", ""]
     assert left[0] > 0
-    for _, sentence, kind in wrong:
+    for (_, sentence, kind), what in zip(
+        wrong, ("states that a kill can lose", "one of the last two states"), strict=True
+    ):
         assert kind == "Difference"
-        assert "the state that a kill leaves" in sentence
+        assert what in sentence
 
 
 @pytest.mark.parametrize("seed", [6])
