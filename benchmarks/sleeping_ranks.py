@@ -3,6 +3,7 @@ r"""A step over ranks whose tasks sleep, which needs no core, beside what the mo
     HWLOC_SYNTHETIC='core:4 pu:1' mpirun -n 4 --oversubscribe --bind-to none -x HWLOC_SYNTHETIC \
         python benchmarks/sleeping_ranks.py [--workers 4] [--delay 60000] [--scheduler lws]
 
+One rank has any number of workers: HWLOC_SYNTHETIC='core:36 pu:1' mpirun -n 1 … --workers 36 --scheduler prio.
 Prints a line for each reduction and round: both times, and the share of the busiest rank's workers.
 """
 
@@ -12,6 +13,7 @@ import argparse
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,24 +29,26 @@ from starpullm.speed.workload import Workload
 from starpullm.trace import Trace
 from starpullm.traces.merge import is_kernel
 
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
+
 CONFIG = ModelConfig(max_seq_len=4, vocab_size=61, num_layers=2, num_heads=2, channels=16, padded_vocab_size=64)
 
 
-def measure(runtime: Runtime, checkpoint: Path, workload: Workload, delay: int) -> Trace:
+def measure(runtime: Runtime, comm: Comm, checkpoint: Path, workload: Workload, delay: int) -> Trace:
     """Return one step's trace, with the times of all ranks, which are on one machine and so have one clock."""
-    assert runtime.comm
     instruments = Instruments(max_delay_us=delay, delay_seed=3)
     with Trainer(runtime, checkpoint, **workload.of_each_rank, trace=True, instruments=instruments) as trainer:
         for step in range(3):
             trainer.wait()
-            runtime.comm.barrier()
+            comm.barrier()
             trainer.clear_trace()
             trainer.step(*generate_tokens(runtime.rank, step, trainer.batch_size, trainer.seq_len, CONFIG.vocab_size))
         trace = trainer.trace()
     own = (trace.tasks["worker"] >= 0) & is_kernel(trace)
     tasks = trace.tasks.copy()
     for name in ("start_ns", "end_ns"):
-        tasks[name] = sum(runtime.comm.allgather(np.where(own, tasks[name], 0)))
+        tasks[name] = sum(comm.allgather(np.where(own, tasks[name], 0)))
     return replace(trace, tasks=tasks)
 
 
@@ -71,7 +75,7 @@ def main() -> None:
                 reduction=reduction,
                 ranks=comm.Get_size(),
             )
-            trace = measure(runtime, checkpoint, workload, args.delay)
+            trace = measure(runtime, comm, checkpoint, workload, args.delay)
             if runtime.rank == 0:
                 print(line(trace, workload, args.workers), flush=True)
 

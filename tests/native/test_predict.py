@@ -6,7 +6,6 @@ The commands of performance.md are run, `--validate` with the smallest model.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from dataclasses import replace
@@ -20,14 +19,11 @@ from starpullm.checks.labels import foreign_values
 from starpullm.checks.transfers import Sent, required_messages
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.models import MODELS
-from starpullm.files.model import ModelConfig
 from starpullm.golden.records import shipped_record
-from starpullm.instruments import Instruments
 from starpullm.predict.costs import matmul_operations
 from starpullm.predict.graph import work_of
 from starpullm.predict.measure import same_tasks
 from starpullm.predict.plan import Plan, make_plan
-from starpullm.predict.schedule import run
 from starpullm.runtime import Runtime
 from starpullm.speed.limit import matmul_flops
 from starpullm.trainer import Trainer
@@ -143,46 +139,6 @@ def test_bytes_of_reused_gradients() -> None:
     assert saved.tolist() == [4 * (LARGE.num_layers - 2) * block]
     assert list(foreign_values(reused.trace)) == []
     assert foreign_values_of_another_layer(reused, "adamw_update") > 0
-
-
-def sleeping_steps(directory: str, workers: int, layers: int) -> list[float]:
-    """Return how far the model is off for a step of each reduction whose tasks sleep, as a fraction."""
-    config = ModelConfig(4, 61, layers, 2, 16, 64)
-    checkpoint, errors = Path(directory, "model.bin"), []
-    generate_checkpoint(checkpoint, config, 1)
-    options: dict[str, Any] = {"batch_size": workers, "seq_len": 4, "sub_batches": workers}
-    delays = Instruments(max_delay_us=20000, delay_seed=3)
-    with Runtime(f"{workers}x1", "prio") as runtime:
-        for reduction in ("ordered", "tree"):
-            with Trainer(
-                runtime, checkpoint, **options, reduction=reduction, trace=True, instruments=delays
-            ) as trainer:
-                trainer.step(*generate_tokens(1, 0, workers, 4, 61))  # StarPU's workers have started
-                trainer.clear_trace()
-                trainer.step(*generate_tokens(1, 1, workers, 4, 61))
-                trace = trainer.trace()
-            tasks = trace.tasks
-            work = work_of(trace, np.zeros(len(trace.handles), np.int64), 1)
-            durations, priorities = tasks["end_ns"] - tasks["start_ns"], tasks["priority"].astype(np.int64)
-            predicted = run(work, durations, priorities, workers=workers, scheduler="prio").makespan
-            errors.append(predicted / int(tasks["end_ns"].max() - tasks["start_ns"].min()) - 1)
-    return errors
-
-
-@pytest.mark.parametrize(("workers", "layers"), [(12, 2), (36, 1)])
-def test_more_workers_than_cores(tmp_path: Path, workers: int, layers: int) -> None:
-    """Real StarPU, whose tasks sleep, which needs no core: the step takes as long as the model says, within 10 %.
-
-    Noise makes a step longer: in one of three attempts each reduction has to be without much of it.
-    """
-    topology = {"HWLOC_SYNTHETIC": f"numa:1 core:{workers} pu:1"}
-    least = [math.inf, math.inf]
-    for _ in range(3):
-        errors = run_function(sleeping_steps, tmp_path, workers, layers, environment=topology)
-        least = [min(abs(error), before) for error, before in zip(errors, least, strict=True)]
-        if max(least) <= 0.1:
-            return
-    raise AssertionError(f"expected errors within 0.1, found at best {least}")
 
 
 def test_what_holds_a_step() -> None:

@@ -30,7 +30,6 @@ ZERO_BUBBLE = ("--schedule", "zero-bubble", "--gradient-buffers", "block")
             ("--stages", "2,5,1", "--activation-sets", 2, "--weight-gradient-tiles", 3),
             "2400 tensors over 6 steps",
         ),
-        (4, "small", 4, ("--stages", "2,1,1,0", "--schedule", "1f1b"), "832 tensors over 4 steps"),
         (
             4,
             "small",
