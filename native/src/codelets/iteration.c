@@ -64,6 +64,8 @@ void iteration_destroy(struct iteration *iteration)
 void iteration_open(struct iteration *iteration, int64_t number)
 {
     iteration->number = number;
+    iteration->plan = NULL;
+    iteration->accesses = 0;
     atomic_store(&iteration->unfinished, 1);
 }
 

@@ -5,6 +5,7 @@
  * past the page cache where the file system can. A checksum of what was written is compared when it is read again. */
 #include "data/disk.h"
 
+#define XXH_INLINE_ALL
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -19,10 +20,11 @@
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "data/pages.h"
 
-enum { NUM_THREADS = 2, LANES = 4 };
+enum { NUM_THREADS = 2 };
 
 struct object {
     off_t place;
@@ -91,27 +93,6 @@ status disk_check(void)
 
 /* ---- Requests ---- */
 
-/* Faster than the disk: independent lanes of a multiplication and a rotation each. */
-static uint64_t checksum_of_memory(const void *memory, size_t bytes)
-{
-    const uint64_t prime = UINT64_C(0x9e3779b185ebca87);
-    const unsigned char *from = memory;
-    uint64_t lanes[LANES] = {1, 2, 3, 4}, sum = bytes;
-    size_t i = 0;
-    for (; i + sizeof lanes <= bytes; i += sizeof lanes)
-        for (int lane = 0; lane < LANES; lane++) {
-            uint64_t word;
-            memcpy(&word, from + i + (size_t)lane * sizeof word, sizeof word);
-            lanes[lane] = (lanes[lane] ^ word) * prime;
-            lanes[lane] = lanes[lane] << 31 | lanes[lane] >> 33;
-        }
-    for (; i < bytes; i++)
-        lanes[0] = (lanes[0] ^ from[i]) * prime;
-    for (int lane = 0; lane < LANES; lane++)
-        sum = (sum ^ lanes[lane]) * prime;
-    return sum;
-}
-
 /* Whole pages, so also behind the datum: its memory is from pages_allocate(). Returns an errno value; -1 at the file's
  * end. */
 static int move(const struct request *request)
@@ -136,11 +117,11 @@ static void serve(const struct request *request)
 {
     struct object *object = request->object;
     if (request->is_write)
-        object->checksum = checksum_of_memory(request->memory, request->bytes);
+        object->checksum = XXH3_64bits(request->memory, request->bytes);
     const int error = move(request);
     if (error)
         set_failure(error > 0 ? error : 0, request->is_write ? "could not be written" : "could not be read", object);
-    else if (!request->is_write && checksum_of_memory(request->memory, request->bytes) != object->checksum)
+    else if (!request->is_write && XXH3_64bits(request->memory, request->bytes) != object->checksum)
         set_failure(0, "are damaged: they have another checksum than when they were written", object);
 }
 

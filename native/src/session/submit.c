@@ -134,8 +134,6 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
     if (targets)
         TRY(copy_tokens(session, slot, targets, handles_targets));
     iteration_open(iteration, session->submitted);
-    iteration->plan = NULL;
-    iteration->accesses = 0;
     *context = (struct graph_context){&session->work, session->handles, iteration, slot, NULL, PRIORITY_DEFAULT};
     return STARPULLM_OK;
 }
