@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -193,6 +193,12 @@ class Runtime(Resource):
         rank = f", rank {self.rank} of {self.ranks}" if self.comm else ""
         matmul = "" if self.matmul == "strict" else f", matmuls by {self.matmul}"
         return f"<Runtime {self.partition} {self.scheduler}{rank}{matmul}, {state}>"
+
+
+def runtime_options(run: object) -> dict[str, Any]:
+    """Return what a `Runtime` is created with after its communicator, from attributes of the same names."""
+    names = ("matmul", "blas_library", "offload", "memory_limit", "offload_plan")
+    return {name: getattr(run, name) for name in names}
 
 
 def _limit(memory_limit: int | str) -> int:

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -115,12 +114,6 @@ def limited_memory(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (_offload_plan, _memory_limit, _offload):
         command = option(command)
     return command
-
-
-def of_runtime(run: SimpleNamespace) -> dict[str, Any]:
-    """Return what a runtime is created with, after its partition, scheduler and communicator."""
-    names = ("matmul", "blas_library", "offload", "memory_limit", "offload_plan")
-    return {name: getattr(run, name) for name in names}
 
 
 def placement(command: Callable[..., Any]) -> Callable[..., Any]:

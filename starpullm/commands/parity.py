@@ -30,7 +30,7 @@ from starpullm.files.model import num_parameters
 from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.report.document import Document
 from starpullm.report.left_out import LeftOut, not_chosen
-from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
+from starpullm.runtime import DEFAULT_SCHEDULER, Runtime, runtime_options
 from starpullm.schedules import number_of_pipelines
 
 _MEMORY = ("activation_sets", "recompute", "weight_gradients", "stages", "schedule", "gradient_buffers")
@@ -109,7 +109,7 @@ def command(**values: Any) -> None:
                 reference = run_llmc(llmc, record, checkpoint, directory, comm) if llmc else None
                 for place in places:
                     with (
-                        Runtime(*place, comm, **options.of_runtime(run)) as runtime,
+                        Runtime(*place, comm, **runtime_options(run)) as runtime,
                         guarded_ranks(comm),
                     ):
                         at = Place(runtime, directory)

@@ -20,7 +20,7 @@ from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
 from starpullm.processes.keeper import rank_and_size_from_environment
 from starpullm.resume import TrainingState, training_state
-from starpullm.runtime import Runtime
+from starpullm.runtime import Runtime, runtime_options
 from starpullm.schedules import number_of_pipelines
 from starpullm.traces.run import Recording, save_run
 from starpullm.trainer import Trainer
@@ -120,7 +120,7 @@ def command(**values: Any) -> None:
         _check_no_newer_states(states, state.step if state else 0)
     with (
         all_ranks() as comm,
-        Runtime(run.partition, run.scheduler, comm, **options.of_runtime(run)) as runtime,
+        Runtime(run.partition, run.scheduler, comm, **runtime_options(run)) as runtime,
     ):
         result = _train(run, config, state, states, runtime)
     if run.as_json:

@@ -28,8 +28,9 @@ def passes_of(recording: Mapping[str, Any]) -> dict[str, Any] | None:
     ]
     blocks: dict[int, set[int]] = {row["rank"]: set() for row in rows}
     for row in rows:
-        blocks[row["rank"]].add(max(row["layer"], -1))
-    stages = len({frozenset(layers - {-1}) for layers in blocks.values()})
+        if row["layer"] >= 0:
+            blocks[row["rank"]].add(row["layer"])
+    stages = len({frozenset(layers) for layers in blocks.values()})
     last = max((row["step"] for row in rows), default=0)
     of_step = [row for row in rows if row["step"] == last and row["worker"] >= 0 and kinds[row["operation"]]]
     if stages < 2 or not of_step:

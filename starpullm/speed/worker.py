@@ -18,7 +18,7 @@ from starpullm.machine import processor, simd_level
 from starpullm.predict.prediction import recorded_waits
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import default_exit_status, guarded
-from starpullm.runtime import Partition, Runtime
+from starpullm.runtime import Partition, Runtime, runtime_options
 from starpullm.speed.attribution import attribute_time
 from starpullm.speed.builds import digest_tensors, graph_cost, has_fixed_bits
 from starpullm.speed.limit import matmul_flops, measure_peaks
@@ -73,7 +73,7 @@ def open_trainer(workload: Workload, checkpoint: Path, comm: Comm | None, *, tra
     report_phase("loading the model")
     with (
         guard(),
-        Runtime(workload.partition, workload.scheduler, comm, **workload.of_runtime) as runtime,
+        Runtime(workload.partition, workload.scheduler, comm, **runtime_options(workload)) as runtime,
         guard(),
         Trainer(runtime, checkpoint, **workload.of_each_rank, trace=trace) as trainer,
         guard(),

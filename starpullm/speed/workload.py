@@ -112,12 +112,6 @@ class Workload:
         return {"batch_size": self.batch_size // self.pipelines, **own}
 
     @property
-    def of_runtime(self) -> dict[str, Any]:
-        """What a rank's runtime is created with, after its partition, scheduler and communicator."""
-        names = ("matmul", "blas_library", "offload", "memory_limit", "offload_plan")
-        return {name: getattr(self, name) for name in names}
-
-    @property
     def pipelines(self) -> int:
         """How many ranks, or pipelines of ranks, share the batch."""
         return number_of_pipelines(self.ranks, self.stages)
