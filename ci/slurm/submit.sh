@@ -7,8 +7,8 @@ usage() {
 usage: ci/slurm/submit.sh [OPTION...] JOB... [-- SBATCH_OPTION...]
 
 Jobs: one-node (the suite on all partitions of a node), ranks (parity over the ranks of several nodes), gate (throughput
-on an exclusive node, against STARPULLM_BASELINE_LIB). `all` means those that can run. Submit from the environment in which `starpullm doctor` works; the
-jobs inherit it. Options after -- are passed to sbatch for each job: --partition, --account, --time, --signal, ...
+on an exclusive node, against STARPULLM_BASELINE_LIB). `all` means those that can run. Submit from the environment in
+which `starpullm doctor` works; the jobs inherit it. Options after -- are passed to sbatch for each job: --partition, --account, --time, --signal, ...
 
   --results DIR      folder for the results, on a file system that all nodes share; new or empty
   --nodes N          nodes of `ranks`; default 2
