@@ -113,6 +113,14 @@ void poison_put(const struct starpu_task *task, unsigned access, starpu_data_han
     content_for_each_run(&layout, put_run, &state);
 }
 
+void poison_scratch(starpu_data_handle_t handle, void *interface)
+{
+    struct layout layout;
+    struct state state = {.word = nan_word, .group = WORD};
+    if (poisoned_layout(handle, interface, &layout))
+        content_for_each_run(&layout, put_run, &state);
+}
+
 uint64_t poison_take(const struct starpu_task *task, unsigned access, starpu_data_handle_t handle, void *interface)
 {
     struct layout layout;

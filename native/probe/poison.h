@@ -10,6 +10,9 @@
 // Chooses the mode for all calls after it.
 void poison_start(enum poison_mode mode);
 
+// Fills scratch memory likewise; what a task leaves there is nobody's.
+void poison_scratch(starpu_data_handle_t handle, void *interface);
+
 // Before the task's function: fills a dense interface, or the values of a sparse one, with poison. Nothing is done
 // for other interfaces, and where there is no memory for what POISON_RESTORED has to keep.
 void poison_put(const struct starpu_task *task, unsigned access, starpu_data_handle_t handle, void *interface);

@@ -23,8 +23,11 @@ struct context {
 };
 
 static const struct settings *settings;
-static const uint64_t settle_ns = 1000000; // since the last submission
-static _Atomic uint64_t settled_ns;        // how long tasks have waited for submissions to pause
+static const uint64_t settle_ns = 1000000;          // since the last submission
+static _Atomic uint64_t settled_ns;                 // how long tasks have waited for submissions to pause
+static const uint64_t longest_wait_ns = 1000000000; // for tasks to run; after such a wait there is none any more
+static _Atomic int num_ready;                       // tasks that have not ended
+static _Atomic bool waited_too_long;
 
 // SplitMix64 of a seed and a task's number: the same in every run, whatever the threads do.
 static uint64_t mix(uint64_t seed, uint64_t number)
@@ -57,6 +60,24 @@ static bool is_restricted(const struct starpu_task *task)
     return task->workerids_len > 0 || task->cl->can_execute != NULL;
 }
 
+static void sleep_us(uint64_t microseconds)
+{
+    struct timespec time = {.tv_sec = (time_t)(microseconds / 1000000),
+                            .tv_nsec = (long)(microseconds % 1000000) * 1000};
+    nanosleep(&time, NULL);
+}
+
+// Waits until no task is ready or runs.
+static void wait_for_ready(void)
+{
+    uint64_t start = now_ns();
+    while (num_ready > 0 && !waited_too_long) {
+        sleep_us(20);
+        if (now_ns() - start > longest_wait_ns)
+            waited_too_long = true;
+    }
+}
+
 static int push(struct starpu_task *task)
 {
     struct context *context = starpu_sched_ctx_get_policy_data(task->sched_ctx);
@@ -64,6 +85,7 @@ static int push(struct starpu_task *task)
     struct starpu_sched_ctx_iterator iterator;
     uint64_t number = task_number(task), key = settings->seed == 0 ? number : mix(settings->seed, number);
     recorder_ready(task);
+    num_ready++;
     pthread_mutex_lock(&context->lock);
     STARPU_ASSERT_MSG(ready_push(&context->ready, key, task), "starpullm's probe: no memory");
     context->restricted += is_restricted(task);
@@ -72,6 +94,8 @@ static int push(struct starpu_task *task)
     workers->init_iterator(workers, &iterator);
     while (workers->has_next(workers, &iterator))
         starpu_wake_worker_relax_light(workers->get_next(workers, &iterator));
+    if (settings->prompt && starpu_worker_get_id() < 0)
+        wait_for_ready();
     return 0;
 }
 
@@ -139,13 +163,6 @@ static struct starpu_task *pop(unsigned id)
     return task;
 }
 
-static void sleep_us(uint64_t microseconds)
-{
-    struct timespec time = {.tv_sec = (time_t)(microseconds / 1000000),
-                            .tv_nsec = (long)(microseconds % 1000000) * 1000};
-    nanosleep(&time, NULL);
-}
-
 // Waits while tasks are being submitted, so that they pile up and there are many to choose from.
 static void settle(void)
 {
@@ -180,6 +197,7 @@ static void post_exec(struct starpu_task *task, unsigned id)
 {
     (void)id;
     recorder_ended(task);
+    num_ready--;
 }
 
 static struct starpu_sched_policy policy = {

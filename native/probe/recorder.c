@@ -357,10 +357,16 @@ void recorder_ready(struct starpu_task *task)
     append_event(task, PROBE_READY);
 }
 
-// Only memory of CPUs can be read from here. Contributions to a reduction and scratch memory are a worker's own.
+// Only memory of CPUs can be read from here.
+static bool is_in_memory(unsigned node)
+{
+    return starpu_node_get_kind(node) == STARPU_CPU_RAM;
+}
+
+// Contributions to a reduction and scratch memory are a worker's own.
 static bool can_read(enum starpu_data_access_mode mode, unsigned node)
 {
-    return (mode & (STARPU_SCRATCH | STARPU_REDUX)) == 0 && starpu_node_get_kind(node) == STARPU_CPU_RAM;
+    return (mode & (STARPU_SCRATCH | STARPU_REDUX)) == 0 && is_in_memory(node);
 }
 
 static bool only_writes(enum starpu_data_access_mode mode)
@@ -425,6 +431,8 @@ static void look_before(struct starpu_task *task, unsigned node)
     unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
         enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
+        if (settings.poison == POISON_RESTORED && (mode & STARPU_SCRATCH) != 0 && is_in_memory(node))
+            poison_scratch(STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i));
         if (!can_read(mode, node))
             continue;
         clear_new(STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i), mode);

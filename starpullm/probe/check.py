@@ -41,8 +41,8 @@ DEFAULT_RUNS = 5
 DEFAULT_WORKERS = 4
 FIRST_TIME_LIMIT = 300.0
 """Seconds for the reference schedule, if none are given; another one then has `_LIMIT_FACTOR` times the slowest."""
-NUM_STANDARD_RUNS = 4
-"""The reference schedule, watched for undeclared accesses, the same again, and with poison."""
+NUM_STANDARD_RUNS = 5
+"""The reference schedule, watched for undeclared accesses, the same again, with poison, and with tasks at once."""
 
 _LIMIT_FACTOR, _LEAST_TIME_LIMIT = 10, 10.0
 _LONGEST_DELAY_US = 5000
@@ -72,7 +72,7 @@ def probe_program(
     Parameters
     ----------
     command
-        The program and its arguments, or ``mpirun -n N`` and them. It is run 4 + ``runs`` times; twice more if a task
+        The program and its arguments, or ``mpirun -n N`` and them. It is run 5 + ``runs`` times; twice more if a task
         leaves something as it was that it declares to write, and again for findings whose first differing element is to
         be told. Each run writes the files that the program writes.
     runs
@@ -184,7 +184,7 @@ class _Judge:
             return
         if poison:
             self._poisoned_runs(reference)
-        for schedule in schedules.perturbed(runs, seed, self.workers, delay_us):
+        for schedule in (*schedules.perturbed(runs, seed, self.workers, delay_us), schedules.PROMPT):
             if not self._follows(schedule, reference):
                 return
 

@@ -20,6 +20,7 @@ class Kind(Enum):
     UNDECLARED_WRITE = "undeclared write"
     READ_WRITTEN = "declared read, but written"
     WRITTEN_READ = "declared written, but read"
+    SCRATCH_READ = "scratch memory read, but not written"
     NOT_WRITTEN = "declared written, but nothing was"
     PARTLY_WRITTEN = "declared written, but not all of it was"
     NOT_DETERMINISTIC = "not deterministic"
@@ -44,7 +45,7 @@ class Kind(Enum):
     def is_declaration(self) -> bool:
         """Whether a task does something else than it declares, which alone changes no result of this program here."""
         declared = (Kind.READ_WRITTEN, Kind.WRITTEN_READ, Kind.NOT_WRITTEN, Kind.PARTLY_WRITTEN)
-        seen = (Kind.UNDECLARED_READ, Kind.UNDECLARED_WRITE, Kind.CHANGED_BETWEEN)
+        seen = (Kind.SCRATCH_READ, Kind.UNDECLARED_READ, Kind.UNDECLARED_WRITE, Kind.CHANGED_BETWEEN)
         return self in (*declared, *seen, Kind.POISONED_ENDING)
 
     @property

@@ -22,7 +22,7 @@ def explain_poison(reference: Flow, poisoned: Flow, findings: Iterable[Finding])
     Poison that a task has left got back what was there before, so the runs differ only where a task has read poison. A
     program that has submitted other tasks, because its results were others, is judged by the tasks before.
     """
-    only_write = set(poisoned.task[_only_writes(poisoned)].tolist())
+    only_write = set(poisoned.task[_is_filled(poisoned)].tolist())
     for finding in _with_earlier_tasks(reference, poisoned, findings):
         if finding.codelet.startswith(_TRANSACTION):
             continue
@@ -56,17 +56,25 @@ def _only_writes(flow: Flow) -> NDArray[np.bool_]:
     return result
 
 
+def _is_filled(flow: Flow) -> NDArray[np.bool_]:
+    """Return which accesses are to memory that is filled with poison before the task."""
+    return _only_writes(flow) | ((flow.mode & probe_log.MODE_SCRATCH) != 0)
+
+
 def _read(poisoned: Flow, finding: Finding, accesses: NDArray[np.int64]) -> Finding:
     """Return the finding about a task that has read poison; memory of which it left much was likely only read."""
     left = poisoned.log.poison_left(probe_log.AFTER)[poisoned.accesses[accesses]] % probe_log.WAS_FILLED
-    suspects = np.flatnonzero(_only_writes(poisoned)[accesses])
+    suspects = np.flatnonzero(_is_filled(poisoned)[accesses])
     access = int(accesses[suspects[np.argmax(left[suspects])]])
     output = poisoned.handle_name(finding.handle)
+    kind, use, source = Kind.WRITTEN_READ, "declares to write {handle} without reading it", "declares to overwrite"
+    if not _only_writes(poisoned)[access]:
+        kind, use, source = Kind.SCRATCH_READ, "has {handle} as scratch memory", "has not written there"
     text = (
-        "{task} declares to write {handle} without reading it; after that memory had been filled with signalling NaNs, "
-        f"it left other contents in {output}: it reads what it declares to overwrite"
+        f"{{task}} {use}; after that memory had been filled with signalling NaNs, it left other contents in {output}: "
+        f"it reads what it {source}"
     )
-    return finding_of(Kind.WRITTEN_READ, finding.schedule, poisoned, access, text)
+    return finding_of(kind, finding.schedule, poisoned, access, text)
 
 
 def left_unwritten(flow: Flow) -> NDArray[np.int64]:

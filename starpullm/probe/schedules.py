@@ -40,6 +40,7 @@ class Schedule:
     declares as written only is filled with ``poison`` before. If ``watched``, contents aren't looked at, but accesses
     that tasks don't declare. Tasks that are ``held`` wait until the task ``until`` starts.
     Sums, whose order is free by their access modes, are ``ordered`` as they were submitted.
+    If it is ``prompt``, a thread that submits a ready task waits until it has run; otherwise submitted tasks pile up.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Schedule:
     held: tuple[int, ...] = ()
     until: int = 0
     ordered: bool = False
+    prompt: bool = False
 
     @property
     def folder(self) -> str:
@@ -78,7 +80,8 @@ class Schedule:
                 "STARPULLM_PROBE_SEED": str(self.seed),
                 "STARPULLM_PROBE_MAX_WORKERS": str(self.max_workers),
                 "STARPULLM_PROBE_DELAY_US": str(self.delay_us),
-                "STARPULLM_PROBE_SETTLE_MS": str(_SETTLE_MS),
+                "STARPULLM_PROBE_SETTLE_MS": str(0 if self.prompt else _SETTLE_MS),
+                "STARPULLM_PROBE_PROMPT": str(int(self.prompt)),
                 "STARPULLM_PROBE_ORDERED": str(int(self.ordered)),
                 "STARPULLM_PROBE_HELD": ",".join(map(str, self.held)),
                 "STARPULLM_PROBE_UNTIL": str(self.until),
@@ -128,7 +131,10 @@ POISON_STAYS = (
 )
 """They differ where a task uses what another one has left as it was."""
 
-STANDARD = (REFERENCE, WATCHED, REPEATED, POISONED, *POISON_STAYS)
+PROMPT = Schedule("reference schedule, tasks at once", prompt=True)
+"""It differs where the application uses data that it has neither acquired nor waited for."""
+
+STANDARD = (REFERENCE, WATCHED, REPEATED, PROMPT, POISONED, *POISON_STAYS)
 
 
 def waiting(held: Iterable[int], until: int) -> Schedule:

@@ -11,6 +11,7 @@ from starpullm.checks.result import Outcome
 from starpullm.commands.main import main
 from starpullm.errors import InvalidArgumentError
 from starpullm.probe.findings import Kind
+from starpullm.probe.schedules import PROMPT
 
 from .conftest import Compile, probe
 
@@ -62,6 +63,8 @@ def test_no_false_alarm(verdicts: Path, name: str, runs: int, noted: str) -> Non
         ("what_the_application_wrote_is_left", 1, Kind.NOT_WRITTEN, "touch", ""),
         ("temporaries", 1, Kind.PARTLY_WRITTEN, "fill_half", ""),
         ("undeclared_beside_a_sum", 3, Kind.OUTPUT_DIFFERS, "read_neighbour", ""),
+        ("scratch_that_lasts", 1, Kind.SCRATCH_READ, "share_scratch", " as scratch memory; "),
+        ("written_without_waiting", 1, Kind.INPUT_FROM_OUTSIDE, "smooth", "smooth (task 1) found "),
     ],
 )
 def test_no_wrong_same(verdicts: Path, name: str, runs: int, kind: Kind, codelet: str, words: str) -> None:
@@ -69,7 +72,14 @@ def test_no_wrong_same(verdicts: Path, name: str, runs: int, kind: Kind, codelet
     assert result.outcome is Outcome.FAILED, result.lines()
     assert [(finding.kind, finding.codelet) for finding in result.findings] == [(kind, codelet)]
     assert words in result.findings[0].sentence
-    assert result.is_only_untrue is (kind is not Kind.OUTPUT_DIFFERS)
+    assert result.is_only_untrue is kind.is_declaration
+
+
+def test_what_the_application_reads_without_waiting(verdicts: Path) -> None:
+    """What it submits depends on that."""
+    result = probe([str(verdicts), "read_without_waiting"], runs=1)
+    assert result.outcome is Outcome.NOT_COMPARABLE, result.lines()
+    assert [(one.kind, one.schedule) for one in result.findings] == [(Kind.OTHER_TASKS, PROMPT.name)]
 
 
 def test_what_is_intended_is_no_fault(verdicts: Path, tmp_path: Path) -> None:

@@ -48,6 +48,23 @@ static void sum(void *buffers[], void *argument)
         elements(buffers, 0)[0] += elements(buffers, 1)[i];
 }
 
+static void sleep_and_update(void *buffers[], void *argument)
+{
+    usleep(200000);
+    elements(buffers, 0)[1] += 1;
+}
+
+// The first task leaves something in scratch memory, the others add it.
+static void share_scratch(void *buffers[], void *argument)
+{
+    double number;
+    starpu_codelet_unpack_args(argument, &number);
+    if (number == 0)
+        memcpy(elements(buffers, 1), elements(buffers, 0), N * sizeof(double));
+    else
+        elements(buffers, 0)[0] += elements(buffers, 1)[1];
+}
+
 static void add_first(void *buffers[], void *argument)
 {
     elements(buffers, 1)[0] += elements(buffers, 0)[0];
@@ -110,6 +127,8 @@ CODELET(double_half);
 CODELET(copy);
 CODELET(sum);
 CODELET(touch);
+CODELET(sleep_and_update);
+CODELET(share_scratch);
 CODELET(add_first);
 CODELET(add_sum);
 CODELET(read_total);
@@ -287,6 +306,34 @@ static void used_memory(void)
     free(memory);
 }
 
+static void scratch_that_lasts(void)
+{
+    starpu_data_handle_t scratch;
+    starpu_vector_data_register(&scratch, -1, 0, N, sizeof(double));
+    for (int b = 0; b < 2; b++) {
+        double number = b;
+        SUBMIT(&share_scratch_codelet, STARPU_RW, handles[b], STARPU_SCRATCH, scratch, VALUE(number));
+    }
+    starpu_data_unregister(scratch);
+}
+
+// The application changes a number that tasks update, without waiting for them.
+static void written_without_waiting(void)
+{
+    SUBMIT(&sleep_and_update_codelet, STARPU_RW, handles[1]);
+    SUBMIT(&smooth_codelet, STARPU_RW, handles[0], STARPU_R, handles[1]);
+    blocks[0][0] = 77;
+}
+
+// The application chooses by a number that a task updates, without waiting for the task.
+static void read_without_waiting(void)
+{
+    SUBMIT(&sleep_and_update_codelet, STARPU_RW, handles[1]);
+    SUBMIT(&smooth_codelet, STARPU_RW, handles[0], STARPU_R, handles[1]);
+    if (*(volatile double *)&blocks[0][0] == 0)
+        SUBMIT(&update_half_codelet, STARPU_RW, handles[0]);
+}
+
 static const struct program programs[] = {
     PROGRAM(written_then_commutes),
     PROGRAM(every_write_commutes),
@@ -304,6 +351,9 @@ static const struct program programs[] = {
     PROGRAM(fails_with_poison),
     PROGRAM(temporaries),
     PROGRAM(used_memory),
+    PROGRAM(scratch_that_lasts),
+    PROGRAM(written_without_waiting),
+    PROGRAM(read_without_waiting),
 };
 
 int main(int argc, char **argv)
