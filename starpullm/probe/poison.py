@@ -58,7 +58,8 @@ def _only_writes(flow: Flow) -> NDArray[np.bool_]:
 
 def _is_filled(flow: Flow) -> NDArray[np.bool_]:
     """Return which accesses are to memory that is filled with poison before the task."""
-    return _only_writes(flow) | ((flow.mode & probe_log.MODE_SCRATCH) != 0)
+    result: NDArray[np.bool_] = _only_writes(flow) | ((flow.mode & probe_log.MODE_SCRATCH) != 0)
+    return result
 
 
 def _read(poisoned: Flow, finding: Finding, accesses: NDArray[np.int64]) -> Finding:
