@@ -41,16 +41,13 @@ bool kernels_open_blas(char *sentence, size_t sentence_size, const char *library
 /* From now on they are strict again. */
 void kernels_close_blas(void);
 
-/* What the BLAS is; "" while matmuls are strict. */
-const char *kernels_blas(void);
-
 /* Their level: "ref"; "sse2", "neon" or "vector16", which are vectors of 16 bytes on x86-64, aarch64 or another
  * processor; "avx2"; or "avx512". It is the best that this machine and build have, unless STARPULLM_SIMD in the
  * environment names another. */
 const char *kernels_level(void);
 
-/* false: STARPULLM_SIMD names no level that is here, or STARPULLM_CACHES no sizes of caches; `sentence` says which. */
-bool kernels_check_environment(char *sentence, size_t sentence_size);
+/* Says that STARPULLM_SIMD names no level that is here, or STARPULLM_CACHES no sizes of caches; "" if they do. */
+const char *kernels_refusal(void);
 
 /* The caches from which the blocks of matmuls follow. No bit depends on them. */
 const struct caches *kernels_caches(void);
