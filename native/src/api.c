@@ -11,9 +11,8 @@
 #include "kernels/kernels.h"
 #include "kernels/level.h"
 #include "kernels/libm.h"
-#include "runtime/features.h"
+#include "runtime/machine.h"
 #include "runtime/ranks.h"
-#include "runtime/topology.h"
 #include "status.h"
 
 enum { MAX_PEAK_SECONDS = 60 };

@@ -1,12 +1,11 @@
 /* Refusals of a scheduler, a partition or a SIMD level, before StarPU is started: it would abort, or wait for ever. */
-#include "runtime/check.h"
+#include "runtime/machine.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels/kernels.h"
-#include "runtime/features.h"
 #include "runtime/team.h"
 
 static status check_scheduler(const char *scheduler)

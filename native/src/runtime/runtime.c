@@ -9,11 +9,9 @@
 
 #include "data/disk.h"
 #include "kernels/kernels.h"
-#include "runtime/check.h"
-#include "runtime/features.h"
+#include "runtime/machine.h"
 #include "runtime/ranks.h"
 #include "runtime/start.h"
-#include "runtime/topology.h"
 #include "status.h"
 
 static const struct runtime_layout alone = {

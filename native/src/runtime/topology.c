@@ -1,5 +1,5 @@
 /* Reading the machine's topology from hwloc. */
-#include "runtime/topology.h"
+#include "runtime/machine.h"
 
 #include <hwloc.h>
 #include <stdio.h>
