@@ -5,7 +5,6 @@
 
 #include "codelets/operation.h"
 #include "runtime/runtime.h"
-#include "runtime/team.h"
 
 struct addition {
     float *sum;

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "runtime/runtime.h"
-#include "runtime/team.h"
 
 struct call {
     const struct task *task;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
-#include "runtime/team.h"
+#include "runtime/runtime.h"
 
 static status check_scheduler(const char *scheduler)
 {

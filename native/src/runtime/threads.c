@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "runtime/runtime.h"
-#include "runtime/team.h"
 #include "status.h"
 
 struct probe {
