@@ -5,6 +5,7 @@
 
 #include "data/disk.h"
 #include "data/exchange.h"
+#include "data/pages.h"
 #include "instrument/audit.h"
 
 status data_create(struct data *data, bool on_this_rank)

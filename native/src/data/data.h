@@ -60,13 +60,3 @@ void data_drop(struct data *data);
 void data_write_early(struct data *data);
 /* Frees their memory if it has been; from a task's callback, and not among the tasks that use them. */
 void data_leave(const struct data *data);
-
-/* ---- pages.c: memory of whole pages, of a buffer, and for StarPU where it moves data ---- */
-
-/* +0 at first; NULL if there is none. The rest of the last page can be used too. */
-void *pages_allocate(size_t bytes);
-void pages_free(void *memory, size_t bytes);
-size_t whole_pages(size_t bytes);
-
-/* Whether StarPU allocates by these functions; it mustn't be running. */
-void pages_serve_starpu(bool served);

@@ -22,7 +22,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "data/data.h"
+#include "data/pages.h"
 
 enum { NUM_THREADS = 2 };
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/pages.h"
 #include "data/rows.h"
 
 /* What this rank has; bytes are of buffers, exact below 2^53 and never beyond any number. */

@@ -1,6 +1,6 @@
 /* Whole pages from the system. StarPU's own allocator keeps freed memory, so that a process holds more than its limit.
  */
-#include "data/data.h"
+#include "data/pages.h"
 
 #include <errno.h>
 #include <starpu.h>

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "data/pages.h"
 #include "session/session.h"
 
 struct walk {

@@ -6,14 +6,6 @@
 
 enum { MAX_DELAY_US = 1000000, MAX_STEPS_IN_FLIGHT = 1024 };
 
-status session_check_range(const char *name, int64_t value, int64_t least, int64_t most)
-{
-    if (value >= least && value <= most)
-        return STARPULLM_OK;
-    return invalid_argument("%s: found %lld, expected %lld to %lld", name, (long long)value, (long long)least,
-                            (long long)most);
-}
-
 status session_check_number(const char *name, float value)
 {
     if (isfinite(value) && value >= 0.0f)

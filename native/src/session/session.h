@@ -35,7 +35,6 @@ struct starpullm_session {
 
 /* options.c: refuses options that this model and the running runtime can't serve. */
 status session_check_options(const struct starpullm_session_options *options, const model_config *config);
-status session_check_range(const char *name, int64_t value, int64_t least, int64_t most);
 /* A setting of AdamW other than the betas. */
 status session_check_number(const char *name, float value);
 
@@ -44,6 +43,7 @@ status workload_check(const struct starpullm_session_options *options, const mod
 status workload_create(struct workload *work, const struct starpullm_session_options *options,
                        const model_config *config, const struct runtime_layout *layout);
 void workload_destroy(struct workload *work);
+status session_check_range(const char *name, int64_t value, int64_t least, int64_t most);
 
 /* plan.c: records the tasks of so many steps, without submitting them. */
 status record_on_paper(const struct workload *work, const struct handles *handles, int steps,

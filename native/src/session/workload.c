@@ -1,6 +1,14 @@
 /* What a session and a plan on paper compute: checked and made from the options that both have. */
 #include "session/session.h"
 
+status session_check_range(const char *name, int64_t value, int64_t least, int64_t most)
+{
+    if (value >= least && value <= most)
+        return STARPULLM_OK;
+    return invalid_argument("%s: found %lld, expected %lld to %lld", name, (long long)value, (long long)least,
+                            (long long)most);
+}
+
 static status check_sizes(const struct starpullm_session_options *o, const model_config *config, int64_t ranks)
 {
     if (o->batch_size < 1)
