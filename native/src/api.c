@@ -11,9 +11,8 @@
 #include "kernels/kernels.h"
 #include "kernels/level.h"
 #include "kernels/libm.h"
-#include "runtime/features.h"
+#include "runtime/machine.h"
 #include "runtime/ranks.h"
-#include "runtime/topology.h"
 #include "status.h"
 
 enum { MAX_PEAK_SECONDS = 60 };
@@ -77,7 +76,7 @@ status starpullm_libm(const char *function, float *out, const float *in, size_t 
                 out[i] = functions[f].function(in[i]);
             return STARPULLM_OK;
         }
-    return fail(STARPULLM_INVALID_ARGUMENT, "function: found \"%s\", expected expf, tanhf, coshf or logf", function);
+    return invalid_argument("function: found \"%s\", expected expf, tanhf, coshf or logf", function);
 }
 
 status starpullm_libm_powf(float *out, const float *base, const float *exponent, size_t count)
@@ -105,7 +104,7 @@ static status find_vector_libm(enum libm_function *function, const char *name)
         ++*function;
     if (libm_name(*function))
         return STARPULLM_OK;
-    return fail(STARPULLM_INVALID_ARGUMENT, "function: found \"%s\", expected expf, tanhf or coshf", name);
+    return invalid_argument("function: found \"%s\", expected expf, tanhf or coshf", name);
 }
 
 status starpullm_vector_libm(int32_t *used, uint64_t *fingerprint, const char *function)
@@ -126,10 +125,10 @@ status starpullm_prove_libm(uint64_t *differences, uint32_t *first_difference, c
     TRY(find_vector_libm(&f, function));
     libm_map *vector = libm_of_level(level, f);
     if (!vector)
-        return fail(STARPULLM_INVALID_ARGUMENT, "level: found \"%s\", expected a SIMD level of this machine", level);
+        return invalid_argument("level: found \"%s\", expected a SIMD level of this machine", level);
     if (begin > end || end > UINT64_C(1) << 32)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "bit patterns: found %" PRIu64 " to %" PRIu64 ", expected a range within 0 to 2^32", begin, end);
+        return invalid_argument("bit patterns: found %" PRIu64 " to %" PRIu64 ", expected a range within 0 to 2^32",
+                                begin, end);
     *differences = libm_count_differences(first_difference, f, vector, begin, end);
     return STARPULLM_OK;
 }
@@ -149,7 +148,7 @@ status starpullm_kernel(const char *level, const char *name, struct starpullm_ke
     CHECK_STRUCT(info);
     const struct kernels *kernels = kernels_of_level(level);
     if (!kernels)
-        return fail(STARPULLM_INVALID_ARGUMENT, "level: found \"%s\", expected a SIMD level of this machine", level);
+        return invalid_argument("level: found \"%s\", expected a SIMD level of this machine", level);
     const struct starpullm_kernel_info all[] = {
 #define KERNEL(name, parameters) {sizeof(struct starpullm_kernel_info), #parameters, (const void *)kernels->name},
 #include "kernels/kernels.def"
@@ -159,14 +158,13 @@ status starpullm_kernel(const char *level, const char *name, struct starpullm_ke
             *info = all[i];
             return STARPULLM_OK;
         }
-    return fail(STARPULLM_INVALID_ARGUMENT, "kernel: found \"%s\", expected one of starpullm_kernel_name()", name);
+    return invalid_argument("kernel: found \"%s\", expected one of starpullm_kernel_name()", name);
 }
 
 status starpullm_fit_caches(size_t l1_cache, size_t l2_cache)
 {
     if (!l1_cache || !l2_cache)
-        return fail(STARPULLM_INVALID_ARGUMENT, "caches: found %zu and %zu bytes, expected two positive sizes",
-                    l1_cache, l2_cache);
+        return invalid_argument("caches: found %zu and %zu bytes, expected two positive sizes", l1_cache, l2_cache);
     struct caches caches = *kernels_caches();
     caches.l1 = l1_cache;
     caches.l2 = l2_cache;
@@ -178,8 +176,7 @@ status starpullm_peak_gflops(double *gflops, int32_t fused, double seconds)
 {
     CHECK_POINTERS(gflops);
     if (!(seconds > 0 && seconds <= MAX_PEAK_SECONDS))
-        return fail(STARPULLM_INVALID_ARGUMENT, "seconds: found %g, expected more than 0 and at most %d", seconds,
-                    MAX_PEAK_SECONDS);
+        return invalid_argument("seconds: found %g, expected more than 0 and at most %d", seconds, MAX_PEAK_SECONDS);
     *gflops = peak_measure(fused, seconds) / 1e9;
     return STARPULLM_OK;
 }
@@ -202,9 +199,4 @@ const char *starpullm_float_environment(void)
     if (is_zero(denormal * one))
         return "denormals-are-zero is on: denormal operands count as 0";
     return "";
-}
-
-const char *starpullm_blas(void)
-{
-    return kernels_blas();
 }

@@ -15,13 +15,9 @@ static _Thread_local int last_number;
 static size_t format_sentence(char *out, size_t room, const char *format, va_list arguments)
 {
     static const char cut[] = "...";
-    int length = vsnprintf(out, room, format, arguments);
-    if (length < 0) {
-        out[0] = '\0';
-        return 0;
-    }
-    if ((size_t)length < room)
-        return (size_t)length;
+    const size_t length = (size_t)vsnprintf(out, room, format, arguments);
+    if (length < room)
+        return length;
     memcpy(out + room - sizeof cut, cut, sizeof cut);
     return room - 1;
 }
@@ -39,39 +35,52 @@ static void append_error_text(char *out, size_t room, int error_number)
 }
 
 /* Formatting goes through a buffer of its own because an argument may be starpullm_last_error() itself. */
-static void set_error(int error_number, const char *format, va_list arguments)
+status fail_errno(status code, int error_number, const char *format, ...)
 {
     char sentence[SENTENCE_BYTES];
     const size_t kept_free = error_number ? ERROR_TEXT_BYTES : 0;
+    va_list arguments;
+    va_start(arguments, format);
     const size_t length = format_sentence(sentence, sizeof sentence - kept_free, format, arguments);
+    va_end(arguments);
     if (error_number)
         append_error_text(sentence + length, sizeof sentence - length, error_number);
-    memcpy(last_sentence, sentence, strlen(sentence) + 1);
+    strcpy(last_sentence, sentence);
     last_number = error_number;
-}
-
-status fail(status code, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    set_error(0, format, arguments);
-    va_end(arguments);
     return code;
 }
 
-status fail_errno(status code, int error_number, const char *format, ...)
+void failure_init(struct failure *failure)
 {
-    va_list arguments;
-    va_start(arguments, format);
-    set_error(error_number, format, arguments);
-    va_end(arguments);
-    return code;
+    pthread_mutex_init(&failure->mutex, NULL);
+    failure->code = STARPULLM_OK;
 }
 
-status fail_again(status code, int error_number, const char *sentence)
+void failure_destroy(struct failure *failure)
 {
-    fail(code, "%s", sentence);
-    last_number = error_number;
+    pthread_mutex_destroy(&failure->mutex);
+}
+
+void failure_keep(struct failure *failure, status code)
+{
+    pthread_mutex_lock(&failure->mutex);
+    if (failure->code == STARPULLM_OK && code != STARPULLM_OK) {
+        failure->code = code;
+        failure->error_number = last_number;
+        strcpy(failure->sentence, last_sentence);
+    }
+    pthread_mutex_unlock(&failure->mutex);
+}
+
+status failure_check(struct failure *failure)
+{
+    pthread_mutex_lock(&failure->mutex);
+    const status code = failure->code;
+    if (code != STARPULLM_OK) {
+        strcpy(last_sentence, failure->sentence);
+        last_number = failure->error_number;
+    }
+    pthread_mutex_unlock(&failure->mutex);
     return code;
 }
 
@@ -80,7 +89,7 @@ status check_pointers(const char *function, const char *names, const void *const
     for (size_t i = 0; i < count; i++) {
         const size_t length = strcspn(names, ",");
         if (!pointers[i])
-            return fail(STARPULLM_INVALID_ARGUMENT, "%s: %.*s is NULL", function, (int)length, names);
+            return invalid_argument("%s: %.*s is NULL", function, (int)length, names);
         names += names[length] ? length + strlen(", ") : length;
     }
     return STARPULLM_OK;

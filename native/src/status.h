@@ -1,20 +1,38 @@
 /* Status codes of the C ABI and the one sentence that goes with a failure, kept per thread. */
 #pragma once
 
+#include <pthread.h>
+
 #include "starpullm_checks.h"
 
 typedef enum starpullm_status status;
 
 enum { SENTENCE_BYTES = 8192 }; /* the longest path (4096 on Linux) twice: a sentence may name a file and its folder */
 
-/* Sets the calling thread's last error to the formatted sentence and returns `code`. */
-status fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/* The same for a failed system call: appends the text of `error_number` (an errno value) and keeps the number. */
+/* Sets the calling thread's last error to the formatted sentence and returns `code`. Of a failed system call: appends
+ * the text of `error_number` (an errno value; 0: none) and keeps the number. */
 status fail_errno(status code, int error_number, const char *format, ...) __attribute__((format(printf, 3, 4)));
+#define fail(code, ...) fail_errno((code), 0, __VA_ARGS__)
+#define invalid_argument(...) fail(STARPULLM_INVALID_ARGUMENT, __VA_ARGS__)
+#define invalid_file(...) fail(STARPULLM_INVALID_FILE, __VA_ARGS__)
+#define invalid_state(...) fail(STARPULLM_INVALID_STATE, __VA_ARGS__)
+#define out_of_memory(...) fail(STARPULLM_OUT_OF_MEMORY, __VA_ARGS__)
+#define runtime_failure(...) fail(STARPULLM_RUNTIME_FAILURE, __VA_ARGS__)
+#define file_error(error_number, ...) fail_errno(STARPULLM_FILE_ERROR, (error_number), __VA_ARGS__)
 
-/* Reports another thread's failure as the calling thread's: its code, errno value (0 if none) and sentence. */
-status fail_again(status code, int error_number, const char *sentence);
+/* The first failure of some threads, which can't return it. */
+struct failure {
+    pthread_mutex_t mutex;
+    status code;
+    int error_number;
+    char sentence[SENTENCE_BYTES];
+};
+void failure_init(struct failure *failure);
+void failure_destroy(struct failure *failure);
+/* Keeps `code`, if it is a failure, with what the calling thread said of it, unless another one came before. */
+void failure_keep(struct failure *failure, status code);
+/* Reports what is kept as the calling thread's; STARPULLM_OK if there is nothing. */
+status failure_check(struct failure *failure);
 
 /* Refuses a pointer that is NULL; for CHECK_POINTERS. `names` has the names of all, as in "session, inputs". */
 status check_pointers(const char *function, const char *names, const void *const *pointers, size_t count);
@@ -34,10 +52,10 @@ status check_pointers(const char *function, const char *names, const void *const
                        sizeof((const void *const[]){__VA_ARGS__}) / sizeof(const void *)))
 
 /* A caller built against another header has a struct of another size. */
-#define CHECK_STRUCT(pointer)                                                                                \
-    do {                                                                                                     \
-        CHECK_POINTERS(pointer);                                                                             \
-        if ((pointer)->size != sizeof *(pointer))                                                            \
-            return fail(STARPULLM_INVALID_ARGUMENT, "%s: " #pointer "->size is %zu, expected %zu", __func__, \
-                        (pointer)->size, sizeof *(pointer));                                                 \
+#define CHECK_STRUCT(pointer)                                                                                 \
+    do {                                                                                                      \
+        CHECK_POINTERS(pointer);                                                                              \
+        if ((pointer)->size != sizeof *(pointer))                                                             \
+            return invalid_argument("%s: " #pointer "->size is %zu, expected %zu", __func__, (pointer)->size, \
+                                    sizeof *(pointer));                                                       \
     } while (0)

@@ -1,96 +1,51 @@
 /* A build without MPI links this file instead of the *_mpi.c files: it refuses a communicator, so that there is one
  * rank, which has everything and sends nothing. */
-#include "codelets/submit.h"
 #include "codelets/task.h"
 #include "data/exchange.h"
 #include "runtime/ranks.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-int ranks_supported(void)
-{
-    return 0;
-}
+#define NOTHING(name, ...) \
+    void name(__VA_ARGS__) \
+    {                      \
+    }
+#define RETURNS(type, value, name, ...) \
+    type name(__VA_ARGS__)              \
+    {                                   \
+        return value;                   \
+    }
+#define REFUSED(name, ...)                                                                                   \
+    RETURNS(status, invalid_state(#name ": found several ranks, expected one in a build without MPI"), name, \
+            __VA_ARGS__)
+
+RETURNS(int, 0, ranks_supported, void)
 
 status ranks_open(int32_t communicator, status code, int64_t workers, int64_t threads, struct ranks *ranks)
 {
-    return fail(STARPULLM_INVALID_ARGUMENT,
-                "communicator: this build of starpullm has no MPI, expected none, or a build with STARPULLM_MPI=ON");
+    return invalid_argument(
+        "communicator: this build of starpullm has no MPI, expected none, or a build with STARPULLM_MPI=ON");
 }
 
-void ranks_close(void)
-{
-}
+/* ---- Of one rank ---- */
 
-status ranks_agree(status code)
-{
-    return code;
-}
+NOTHING(ranks_close, void)
+NOTHING(exchange_register, struct data *data)
+NOTHING(exchange_unregister, struct data *data)
+NOTHING(exchange_drop, struct data *data)
+NOTHING(exchange_values, float *values, int64_t count, int owner)
+RETURNS(status, code, ranks_agree, status code)
+RETURNS(status, STARPULLM_OK, ranks_check_same, uint64_t value, int neighbours, const char *sentence)
+RETURNS(status, STARPULLM_OK, exchange_to, struct data *data, int rank)
+RETURNS(status, STARPULLM_OK, exchange_reduce, struct data *data)
 
-status ranks_check_same(uint64_t value, int neighbours, const char *sentence)
-{
-    return STARPULLM_OK;
-}
+/* ---- Of several ---- */
 
-int64_t ranks_max_tag(void)
-{
-    return INT64_MAX;
-}
-
-static status refuse(const char *what)
-{
-    return fail(STARPULLM_INVALID_STATE, "%s: found several ranks, expected one in a build without MPI", what);
-}
-
-status ranks_start(void)
-{
-    return refuse("StarPU");
-}
-
-void ranks_stop(void)
-{
-}
-
-void exchange_register(struct data *data)
-{
-}
-
-void exchange_unregister(struct data *data)
-{
-}
-
-status exchange_to(struct data *data, int rank)
-{
-    return STARPULLM_OK;
-}
-
-void exchange_drop(struct data *data)
-{
-}
-
-void exchange_values(float *values, int64_t count, int owner)
-{
-    (void)values, (void)count, (void)owner;
-}
-
-status exchange_reduce(struct data *data)
-{
-    return STARPULLM_OK;
-}
-
-status transfers_before_task(struct starpu_task **created, struct operation *operation, struct task_place place,
-                             const struct access *accesses, size_t num_accesses)
-{
-    return refuse(operation->name);
-}
-
-status transfers_after_task(struct operation *operation, struct task_place place, const struct access *accesses,
-                            size_t num_accesses)
-{
-    return refuse(operation->name);
-}
-
-status submit_transfer(struct task_place place, struct data *destination, struct data *source)
-{
-    return refuse(destination->name);
-}
+RETURNS(int64_t, INT64_MAX, ranks_max_tag, void)
+NOTHING(ranks_stop, void)
+REFUSED(ranks_start, void)
+REFUSED(submit_transfer, struct task_place place, struct data *destination, struct data *source)
+REFUSED(transfers_before_task, struct starpu_task **created, struct operation *operation, struct task_place place,
+        const struct access *accesses, size_t num_accesses)
+REFUSED(transfers_after_task, struct operation *operation, struct task_place place, const struct access *accesses,
+        size_t num_accesses)

@@ -246,7 +246,10 @@ def test_memory_of_a_model() -> None:
     [
         (("--ranks", 2), "Error: expected --config with --ranks"),
         (("--config", "gpt2", "--prove-libm"), "Error: expected at most one of --config and --prove-libm"),
-        (("--config", "gpt2", "--seq-len", 4096), "Error: seq_len: found 4096, expected 1 to 1024"),
+        (
+            ("--config", "gpt2", "--seq-len", 4096),
+            "Error: seq_len: found 4096, expected 1 to 1024, the longest sequence that the model has positions for",
+        ),
     ],
 )
 def test_memory_that_is_not_known(options: tuple[object, ...], sentence: str) -> None:

@@ -1,30 +1,21 @@
 /* StarPU's own reduction of a parameter's gradient. StarPU calls its two codelets without an argument, and they aren't
  * in the trace. */
 #include <starpu.h>
+#include <string.h>
 
-#include "codelets/submit.h"
+#include "codelets/operation.h"
 #include "runtime/runtime.h"
-#include "runtime/team.h"
 
-struct reduction {
+struct addition {
     float *sum;
     const float *term;
     size_t count;
 };
 
-static void start_thread(void *argument, struct team team)
-{
-    const struct reduction *r = argument;
-    const struct share share = team_share(team, r->count, FLOATS_PER_LINE);
-    for (size_t i = share.begin; i < share.end; i++)
-        r->sum[i] = 0.0f;
-}
-
 static void start_cpu(void *interfaces[], void *argument)
 {
     (void)argument;
-    struct reduction r = {(float *)STARPU_VECTOR_GET_PTR(interfaces[0]), NULL, STARPU_VECTOR_GET_NX(interfaces[0])};
-    team_run(runtime_layout()->threads_per_worker, start_thread, &r);
+    memset((void *)STARPU_VECTOR_GET_PTR(interfaces[0]), 0, STARPU_VECTOR_GET_NX(interfaces[0]) * sizeof(float));
 }
 
 static struct starpu_codelet start_codelet = {
@@ -32,16 +23,16 @@ static struct starpu_codelet start_codelet = {
 
 static void add_thread(void *argument, struct team team)
 {
-    const struct reduction *r = argument;
-    kernels()->gradient_add(r->sum, r->term, r->count, team);
+    const struct addition *a = argument;
+    kernels()->gradient_add(a->sum, a->term, a->count, team);
 }
 
 static void add_cpu(void *interfaces[], void *argument)
 {
     (void)argument;
-    struct reduction r = {(float *)STARPU_VECTOR_GET_PTR(interfaces[0]),
-                          (const float *)STARPU_VECTOR_GET_PTR(interfaces[1]), STARPU_VECTOR_GET_NX(interfaces[0])};
-    team_run(runtime_layout()->threads_per_worker, add_thread, &r);
+    struct addition a = {(float *)STARPU_VECTOR_GET_PTR(interfaces[0]),
+                         (const float *)STARPU_VECTOR_GET_PTR(interfaces[1]), STARPU_VECTOR_GET_NX(interfaces[0])};
+    team_run(runtime_layout()->threads_per_worker, add_thread, &a);
 }
 
 static struct starpu_codelet add_codelet = {.where = STARPU_CPU,
@@ -53,9 +44,4 @@ static struct starpu_codelet add_codelet = {.where = STARPU_CPU,
 void gradient_make_reducible(struct data *gradient)
 {
     starpu_data_set_reduction_methods(gradient->handle, &add_codelet, &start_codelet);
-}
-
-void submit_gradient_clear(struct data *gradient)
-{
-    starpu_data_invalidate_submit(gradient->handle);
 }

@@ -23,7 +23,7 @@ static void *grow(void *entries, size_t count, size_t entry_size)
     const size_t larger = count ? 2 * count : 1;
     void *moved = realloc(entries, larger * entry_size);
     if (!moved)
-        (void)fail(STARPULLM_OUT_OF_MEMORY, "a list of %zu tasks or edges", larger);
+        (void)out_of_memory("a list of %zu tasks or edges", larger);
     return moved;
 }
 
@@ -41,7 +41,7 @@ status hold_create(struct hold **created)
 {
     struct hold *hold = calloc(1, sizeof *hold);
     if (!hold)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a hold of tasks");
+        return out_of_memory("a hold of tasks");
     struct starpu_task *gate = starpu_task_create();
     gate->name = "hold";
     gate->sched_ctx = runtime_layout()->context;
@@ -53,7 +53,7 @@ status hold_create(struct hold **created)
     if (error) {
         starpu_task_destroy(gate);
         free(hold);
-        return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the task that holds others back (error %d)", error);
+        return runtime_failure("StarPU refused the task that holds others back (error %d)", error);
     }
     *created = hold;
     return STARPULLM_OK;
@@ -119,7 +119,7 @@ static status list_successors(struct edge_list *list, struct starpu_task *task, 
         const unsigned larger = list->max_successors ? 2 * list->max_successors : 64;
         struct starpu_task **moved = realloc(list->successors, larger * sizeof(struct starpu_task *));
         if (!moved)
-            return fail(STARPULLM_OUT_OF_MEMORY, "a list of %u tasks", larger);
+            return out_of_memory("a list of %u tasks", larger);
         list->successors = moved;
         list->max_successors = larger;
     }

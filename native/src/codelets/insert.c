@@ -40,8 +40,8 @@ static status submit(struct starpu_task *starpu_task, struct task *task)
         if (!error)
             return STARPULLM_OK;
         iteration_task_done(iteration);
-        code = fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task of %s in step %lld (error %d)",
-                    task->operation->name, (long long)iteration->number, error);
+        code = runtime_failure("StarPU refused a task of %s in step %lld (error %d)", task->operation->name,
+                               (long long)iteration->number, error);
     }
     starpu_task->destroy = 0;
     starpu_task->cl_arg_free = 0;
@@ -94,8 +94,8 @@ static status check_registered(const struct operation *operation, const struct a
 {
     for (size_t i = 0; i < num_accesses; i++)
         if (!accesses[i].data || !accesses[i].data->handle)
-            return fail(STARPULLM_RUNTIME_FAILURE, "%s: found no handle for its operand %zu on rank %d, expected one",
-                        operation->name, i, runtime_layout()->rank);
+            return runtime_failure("%s: found no handle for its operand %zu on rank %d, expected one", operation->name,
+                                   i, runtime_layout()->rank);
     return STARPULLM_OK;
 }
 

@@ -1,51 +1,12 @@
-/* Counting an iteration's tasks, and the first failure among them. */
+/* Counting an iteration's tasks. */
 #include "codelets/iteration.h"
-
-#include <stdarg.h>
-#include <stdio.h>
 
 #include "data/disk.h"
 
-void failure_init(struct failure *failure)
+status check_tasks(struct failure *failure)
 {
-    pthread_mutex_init(&failure->mutex, NULL);
-    failure->code = STARPULLM_OK;
-    failure->sentence[0] = '\0';
-}
-
-void failure_destroy(struct failure *failure)
-{
-    pthread_mutex_destroy(&failure->mutex);
-}
-
-void failure_set(struct failure *failure, status code, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    pthread_mutex_lock(&failure->mutex);
-    if (failure->code == STARPULLM_OK) {
-        failure->code = code;
-        vsnprintf(failure->sentence, sizeof failure->sentence, format, arguments);
-    }
-    pthread_mutex_unlock(&failure->mutex);
-    va_end(arguments);
-}
-
-void failure_add_of_disk(struct failure *failure)
-{
-    const status code = disk_check();
-    if (code != STARPULLM_OK)
-        failure_set(failure, code, "%s", starpullm_last_error());
-}
-
-status failure_check(struct failure *failure)
-{
-    failure_add_of_disk(failure);
-    pthread_mutex_lock(&failure->mutex);
-    status code = failure->code;
-    pthread_mutex_unlock(&failure->mutex);
-    /* The sentence is set once and then stays as it is. */
-    return code == STARPULLM_OK ? STARPULLM_OK : fail(code, "%s", failure->sentence);
+    failure_keep(failure, disk_check());
+    return failure_check(failure);
 }
 
 void iteration_init(struct iteration *iteration, struct recorder *recorder, struct failure *failure)

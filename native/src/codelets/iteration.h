@@ -1,27 +1,16 @@
-/* One iteration (a step, an evaluation, a forward pass): counts its unfinished tasks, so that others can wait for them,
- * and keeps the first failure of a task. */
+/* One iteration (a step, an evaluation, a forward pass): counts its unfinished tasks, so that others can wait for them.
+ */
 #pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "kernels/team.h"
 #include "trace/record.h"
 
-/* The first failure of a task of the session, or of the disk: a task can't return a status. */
-struct failure {
-    pthread_mutex_t mutex;
-    status code;
-    char sentence[512];
-};
-
-void failure_init(struct failure *failure);
-void failure_destroy(struct failure *failure);
-void failure_set(struct failure *failure, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Takes over that of the disk, if there is one and none before. */
-void failure_add_of_disk(struct failure *failure);
-/* STARPULLM_OK if there is none. */
-status failure_check(struct failure *failure);
+/* The first failure of a task of the session, or of the disk. */
+status check_tasks(struct failure *failure);
 
 /* What follows an access of a step, by the plan of offloading: AFTER_LEAVE is to be written early, and to leave the
  * memory once the disk has had time for that. */
@@ -47,9 +36,9 @@ struct iteration {
     bool on_paper;                 /* tasks are recorded and not submitted; needs the recorder */
     struct offload_plan *plan;     /* NULL: nothing follows an access */
     size_t accesses;               /* so far */
-    struct failure *failure;
-    int64_t submitted, exchanged; /* tasks of this rank; of others, of which it has sent or received data; so far */
-    atomic_int unfinished;        /* tasks, and 1 more while tasks are being submitted */
+    struct failure *failure;       /* of its session's tasks */
+    int64_t submitted, exchanged;  /* tasks of this rank; of others, of which it has sent or received data; so far */
+    atomic_int unfinished;         /* tasks, and 1 more while tasks are being submitted */
     pthread_mutex_t mutex;
     pthread_cond_t finished;
 };
@@ -61,3 +50,14 @@ void iteration_open(struct iteration *iteration, int64_t number);
 void iteration_add_task(struct iteration *iteration);
 void iteration_task_done(struct iteration *iteration); /* called once more when all tasks have been submitted */
 void iteration_wait(struct iteration *iteration);
+
+/* ---- loss_future.c: the mean loss of an iteration, which its caller gets at once, and report_loss sets ---- */
+
+/* With one reference, the creator's; NULL if there is no memory. starpullm_loss_destroy() frees it with its last one.
+ */
+struct starpullm_loss *loss_future_create(void);
+void loss_future_retain(struct starpullm_loss *loss);
+
+/* The operation report_loss: makes `loss` ready, with the value or with a failure of a task if there was one so far,
+ * and releases it. */
+void report_loss(const float *mean, struct starpullm_loss *loss, struct failure *failure, struct team team);

@@ -1,12 +1,9 @@
 /* The mean loss as a future: reference-counted, because the session may end before the caller asks for the value. */
-#include "codelets/loss_future.h"
+#include "codelets/iteration.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include "status.h"
 
 struct starpullm_loss {
     atomic_int references;
@@ -14,8 +11,7 @@ struct starpullm_loss {
     pthread_cond_t ready_changed;
     atomic_bool ready;
     float value;
-    status code; /* of the first task that had failed by then */
-    char sentence[512];
+    struct failure failure; /* of the first task that had failed by then */
 };
 
 struct starpullm_loss *loss_future_create(void)
@@ -26,6 +22,7 @@ struct starpullm_loss *loss_future_create(void)
     atomic_init(&loss->references, 1);
     pthread_mutex_init(&loss->mutex, NULL);
     pthread_cond_init(&loss->ready_changed, NULL);
+    failure_init(&loss->failure);
     return loss;
 }
 
@@ -33,16 +30,12 @@ void report_loss(const float *mean, struct starpullm_loss *loss, struct failure 
 {
     if (team.index > 0)
         return;
-    failure_add_of_disk(failure);
-    pthread_mutex_lock(&failure->mutex);
+    failure_keep(&loss->failure, check_tasks(failure));
     pthread_mutex_lock(&loss->mutex);
     loss->value = *mean;
-    loss->code = failure->code;
-    memcpy(loss->sentence, failure->sentence, sizeof loss->sentence);
     loss->ready = true;
     pthread_cond_broadcast(&loss->ready_changed);
     pthread_mutex_unlock(&loss->mutex);
-    pthread_mutex_unlock(&failure->mutex);
     starpullm_loss_destroy(loss);
 }
 
@@ -53,8 +46,7 @@ status starpullm_loss_wait(starpullm_loss *loss, float *value)
     while (!loss->ready)
         pthread_cond_wait(&loss->ready_changed, &loss->mutex);
     pthread_mutex_unlock(&loss->mutex);
-    if (loss->code != STARPULLM_OK)
-        return fail(loss->code, "%s", loss->sentence);
+    TRY(failure_check(&loss->failure));
     *value = loss->value;
     return STARPULLM_OK;
 }
@@ -73,6 +65,7 @@ void starpullm_loss_destroy(starpullm_loss *loss)
 {
     if (!loss || atomic_fetch_sub(&loss->references, 1) > 1)
         return;
+    failure_destroy(&loss->failure);
     pthread_cond_destroy(&loss->ready_changed);
     pthread_mutex_destroy(&loss->mutex);
     free(loss);

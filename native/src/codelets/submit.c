@@ -1,7 +1,5 @@
 /* What is made from operations.def: each operation's kernel call, the table of operations, and each one's submission
  * with the accesses that it declares. */
-#include "codelets/submit.h"
-
 #include "codelets/task.h"
 
 /* ---- The call. An operand's buffer is found by its handle. ---- */

@@ -5,9 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "codelets/loss_future.h"
 #include "runtime/runtime.h"
-#include "runtime/team.h"
 
 struct call {
     const struct task *task;
@@ -48,9 +46,11 @@ static void operation_cpu(void *interfaces[], void *argument)
     if (task->record)
         task->record->end_ns = recorder_now();
     if (threads != expected)
-        failure_set(task->iteration->failure, STARPULLM_RUNTIME_FAILURE,
-                    "%s: OpenMP gave %d threads, expected the partition's %d (is OMP_THREAD_LIMIT or OMP_DYNAMIC set?)",
-                    task->operation->name, threads, expected);
+        failure_keep(
+            task->iteration->failure,
+            runtime_failure(
+                "%s: OpenMP gave %d threads, expected the partition's %d (is OMP_THREAD_LIMIT or OMP_DYNAMIC set?)",
+                task->operation->name, threads, expected));
 }
 
 static void make_codelets(struct operation *operation)
@@ -108,7 +108,7 @@ status task_record(struct starpullm_trace_task **record, int operation_number, s
         .step = place.iteration->number,
         .operation = operation_number,
         .sub_batch = place.sub_batch,
-        .layer = place.layer,
+        .layer = place.layer >= 0 ? place.layer : -1,
         .rank = place.rank,
         .worker = -1,
         .priority = place.priority,
@@ -136,7 +136,7 @@ status task_create(struct task **created, const struct operation *operation, str
 {
     struct task *task = malloc(sizeof *task);
     if (!task)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a task of %s", operation->name);
+        return out_of_memory("a task of %s", operation->name);
     *task = (struct task){.operation = operation,
                           .iteration = place.iteration,
                           .num_buffers = (int)num_accesses,

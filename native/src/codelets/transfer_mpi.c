@@ -1,5 +1,4 @@
 /* Messages between ranks, through StarPU-MPI. */
-#include "codelets/submit.h"
 #include "codelets/task.h"
 
 #include <stdlib.h>
@@ -30,8 +29,8 @@ status transfers_before_task(struct starpu_task **created, struct operation *ope
     *created = starpu_mpi_task_build(ranks_communicator(), operation_codelet(operation, place.iteration),
                                      TASK_AS_LIST(place, descriptors, number));
     if (!*created && place.rank == runtime_layout()->rank)
-        return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfers for a task of %s in step %lld",
-                    operation->name, (long long)place.iteration->number);
+        return runtime_failure("StarPU refused the transfers for a task of %s in step %lld", operation->name,
+                               (long long)place.iteration->number);
     return STARPULLM_OK;
 }
 
@@ -43,9 +42,8 @@ status transfers_after_task(struct operation *operation, struct task_place place
     const int error = starpu_mpi_task_post_build(ranks_communicator(), operation_codelet(operation, place.iteration),
                                                  TASK_AS_LIST(place, descriptors, number));
     if (error)
-        return fail(STARPULLM_RUNTIME_FAILURE,
-                    "StarPU refused the transfers of a task of %s on rank %d in step %lld (error %d)", operation->name,
-                    place.rank, (long long)place.iteration->number, error);
+        return runtime_failure("StarPU refused the transfers of a task of %s on rank %d in step %lld (error %d)",
+                               operation->name, place.rank, (long long)place.iteration->number, error);
     return STARPULLM_OK;
 }
 
@@ -74,7 +72,7 @@ status submit_transfer(struct task_place place, struct data *destination, struct
         return STARPULLM_OK;
     struct transfer *transfer = malloc(sizeof *transfer);
     if (!transfer)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a transfer from %s to %s", source->name, destination->name);
+        return out_of_memory("a transfer from %s to %s", source->name, destination->name);
     *transfer = (struct transfer){place.iteration, record};
     if (record)
         record->start_ns = recorder_now();
@@ -89,6 +87,6 @@ status submit_transfer(struct task_place place, struct data *destination, struct
         return STARPULLM_OK;
     iteration_task_done(place.iteration);
     free(transfer);
-    return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfer from %s to %s in step %lld (error %d)",
-                source->name, destination->name, (long long)place.iteration->number, error);
+    return runtime_failure("StarPU refused the transfer from %s to %s in step %lld (error %d)", source->name,
+                           destination->name, (long long)place.iteration->number, error);
 }

@@ -8,12 +8,10 @@
 #include "data/pages.h"
 #include "instrument/audit.h"
 
-status data_create(struct data *data, bool registered, bool on_this_rank)
+status data_create(struct data *data, bool on_this_rank)
 {
-    if (!registered)
-        return STARPULLM_OK;
     if (on_this_rank && !data->moves && !(data->buffer = pages_allocate(data->bytes)))
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: %zu bytes could not be allocated", data->name, data->bytes);
+        return out_of_memory("%s: %zu bytes could not be allocated", data->name, data->bytes);
     starpu_data_handle_t handle;
     starpu_vector_data_register(&handle, data->buffer ? STARPU_MAIN_RAM : -1, (uintptr_t)data->buffer,
                                 (uint32_t)(data->bytes / DATA_ELEMENT_BYTES), DATA_ELEMENT_BYTES);
@@ -31,38 +29,32 @@ void data_destroy(struct data *data)
     }
     if (data->buffer)
         pages_free(data->buffer, data->bytes);
-    data->handle = NULL;
-    data->buffer = NULL;
 }
 
 static status check_acquired(const struct data *data, int error)
 {
     if (error)
-        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused access from the application (error %d)", data->name,
-                    error);
+        return runtime_failure("%s: StarPU refused access from the application (error %d)", data->name, error);
     return STARPULLM_OK;
 }
 
-static status acquire(struct data *data, enum starpu_data_access_mode mode)
+static status acquire(struct data *data, enum starpu_data_access_mode mode, void **memory)
 {
     TRY(check_acquired(data, starpu_data_acquire(data->handle, mode)));
     audit_open(data->audit, data->id);
+    *memory = starpu_data_get_local_ptr(data->handle);
     return STARPULLM_OK;
 }
 
 status data_acquire_read(struct data *data, const void **memory)
 {
-    TRY(acquire(data, STARPU_R));
-    *memory = starpu_data_get_local_ptr(data->handle);
-    return STARPULLM_OK;
+    return acquire(data, STARPU_R, (void **)memory);
 }
 
 status data_acquire_write(struct data *data, void **memory)
 {
     data->has_value = true;
-    TRY(acquire(data, STARPU_W));
-    *memory = starpu_data_get_local_ptr(data->handle);
-    return STARPULLM_OK;
+    return acquire(data, STARPU_W, memory);
 }
 
 void data_release(struct data *data)

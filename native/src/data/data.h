@@ -10,8 +10,8 @@
 enum { DATA_NAME_BYTES = 64 };
 
 struct data {
-    void *handle; /* starpu_data_handle_t; void so that graph/ and session/ need no StarPU header. NULL: no task of this
-                   * rank uses the data, which are only named, as the other end of a message */
+    void *handle; /* starpu_data_handle_t; void so that graph/ and session/ need no StarPU header. NULL: on paper, and
+                   * of the other end of a message */
     void *buffer; /* for data.c alone; NULL: StarPU has the memory, of data that move, or of a copy for tasks here */
     size_t bytes;
     int32_t id;                 /* index among the session's handles, the same on every rank */
@@ -28,10 +28,10 @@ struct data {
 
 enum { DATA_ELEMENT_BYTES = 4 }; /* of floats and tokens */
 
-/* Gives the data, whose other members the caller has set, a handle if they are `registered`, and if they are to be
- * `on_this_rank`, and don't move, a buffer, at first +0. It has pages of its own, so that a memory fault belongs to one
- * handle; the rest of its last page can be read. */
-status data_create(struct data *data, bool registered, bool on_this_rank);
+/* Gives the data, whose other members the caller has set, a handle, and if they are to be `on_this_rank`, and don't
+ * move, a buffer, at first +0. It has pages of its own, so that a memory fault belongs to one handle; the rest of its
+ * last page can be read. */
+status data_create(struct data *data, bool on_this_rank);
 
 /* Waits for the tasks that use it. */
 void data_destroy(struct data *data);
@@ -50,11 +50,13 @@ void *data_memory(const struct data *data);
  * nor fail. data_release() follows, by any thread. Not for audited data. */
 status data_when_readable(struct data *data, void (*ready)(void *argument), void *argument);
 
-/* ---- Data that move, after the tasks submitted so far ---- */
+/* After the tasks submitted so far nobody needs the value any more, which is then never written to a disk. */
+void data_drop(struct data *data);
 
-/* They are written to the disk if there is time, as they won't be used for long: their memory is free at once then. */
+/* ---- Data that move ---- */
+
+/* After the tasks submitted so far, they are written to the disk if there is time, as they won't be used for long:
+ * their memory is free at once then. */
 void data_write_early(struct data *data);
 /* Frees their memory if it has been; from a task's callback, and not among the tasks that use them. */
 void data_leave(const struct data *data);
-/* Nobody needs the value any more, which is then never written to the disk. */
-void data_drop(struct data *data);

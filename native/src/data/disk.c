@@ -56,10 +56,11 @@ static struct {
     off_t end; /* of the places that were given */
     int shares;
     off_t reserved; /* by them */
-    status failure; /* the first one; with its errno value and its sentence */
-    int failure_number;
-    char sentence[512];
-} disk = {.descriptor = -1, .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    struct failure failure;
+} disk = {.descriptor = -1,
+          .mutex = PTHREAD_MUTEX_INITIALIZER,
+          .changed = PTHREAD_COND_INITIALIZER,
+          .failure.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 bool disk_has(void *handle)
 {
@@ -68,27 +69,16 @@ bool disk_has(void *handle)
     return is_valid && !is_loading;
 }
 
-/* ---- Failures ---- */
-
-static void set_failure(int number, const char *what, const struct object *object)
+static void keep_failure(int number, const char *what, const struct object *object)
 {
-    pthread_mutex_lock(&disk.mutex);
-    if (disk.failure == STARPULLM_OK) {
-        disk.failure = STARPULLM_RUNTIME_FAILURE;
-        disk.failure_number = number;
-        snprintf(disk.sentence, sizeof disk.sentence, "offload: %s: %zu bytes at %" PRId64 " %s%s%s", disk.folder,
-                 object->bytes, (int64_t)object->place, what, number ? ": " : "", number ? strerror(number) : "");
-    }
-    pthread_mutex_unlock(&disk.mutex);
+    failure_keep(&disk.failure,
+                 fail_errno(STARPULLM_RUNTIME_FAILURE, number, "offload: %s: %zu bytes at %" PRId64 " %s", disk.folder,
+                            object->bytes, (int64_t)object->place, what));
 }
 
 status disk_check(void)
 {
-    pthread_mutex_lock(&disk.mutex);
-    const status code = disk.failure;
-    pthread_mutex_unlock(&disk.mutex);
-    /* The sentence is set once and then stays as it is. */
-    return code == STARPULLM_OK ? STARPULLM_OK : fail_again(code, disk.failure_number, disk.sentence);
+    return failure_check(&disk.failure);
 }
 
 /* ---- Requests ---- */
@@ -120,9 +110,9 @@ static void serve(const struct request *request)
         object->checksum = XXH3_64bits(request->memory, request->bytes);
     const int error = move(request);
     if (error)
-        set_failure(error > 0 ? error : 0, request->is_write ? "could not be written" : "could not be read", object);
+        keep_failure(error > 0 ? error : 0, request->is_write ? "could not be written" : "could not be read", object);
     else if (!request->is_write && XXH3_64bits(request->memory, request->bytes) != object->checksum)
-        set_failure(0, "are damaged: they have another checksum than when they were written", object);
+        keep_failure(0, "are damaged: they have another checksum than when they were written", object);
 }
 
 static void *serve_requests(void *argument)
@@ -300,10 +290,9 @@ static status open_file(const char *folder)
     if (disk.descriptor < 0 && errno == EINVAL)
         disk.descriptor = open_unnamed(folder, 0);
     if (disk.descriptor < 0 || fstatfs(disk.descriptor, &system) != 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "offload: %s: no file can be made in this folder", folder);
+        return file_error(errno, "offload: %s: no file can be made in this folder", folder);
     if (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC)
-        return fail(STARPULLM_INVALID_ARGUMENT, "offload: %s: found a file system in memory, expected one on a disk",
-                    folder);
+        return invalid_argument("offload: %s: found a file system in memory, expected one on a disk", folder);
     return STARPULLM_OK;
 }
 
@@ -320,7 +309,7 @@ static status start_threads(void)
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error)
-        return fail(STARPULLM_OUT_OF_MEMORY, "offload: a thread for the disk could not be started (error %d)", error);
+        return out_of_memory("offload: a thread for the disk could not be started (error %d)", error);
     return STARPULLM_OK;
 }
 
@@ -328,10 +317,7 @@ static status start_threads(void)
 static void take_over_allocation(bool taken)
 {
     starpu_interface_vector_ops.dontcache = taken;
-    if (taken)
-        pages_give_starpu();
-    else
-        pages_take_from_starpu();
+    pages_serve_starpu(taken);
 }
 
 status disk_open(const char *folder)
@@ -339,7 +325,7 @@ status disk_open(const char *folder)
     snprintf(disk.folder, sizeof disk.folder, "%s", folder);
     disk.last = &disk.first;
     disk.stopped = false;
-    disk.failure = STARPULLM_OK;
+    disk.failure.code = STARPULLM_OK;
     disk.written = disk.read = 0;
     status code = open_file(folder);
     if (code == STARPULLM_OK)
@@ -361,7 +347,7 @@ status disk_register(int64_t memory_limit)
     const int64_t mib = (int64_t)1 << 20;
     const int node = starpu_disk_register(&operations, NULL, -1);
     if (node < 0)
-        return fail(STARPULLM_RUNTIME_FAILURE, "offload: StarPU refused the disk (error %d)", node);
+        return runtime_failure("offload: StarPU refused the disk (error %d)", node);
     disk.node = node;
     take_memory((mib - memory_limit % mib) % mib);
     return STARPULLM_OK;
@@ -410,8 +396,7 @@ status disk_reserve(const struct disk_share *share)
 {
     const int error = reserve_file(disk.reserved, share->moving);
     if (error)
-        return fail_errno(STARPULLM_FILE_ERROR, error, "offload: %s: no room for %" PRId64 " bytes", disk.folder,
-                          share->moving);
+        return file_error(error, "offload: %s: no room for %" PRId64 " bytes", disk.folder, share->moving);
     disk.shares++;
     disk.reserved += share->moving;
     take_memory(share->staying);
@@ -429,7 +414,8 @@ void disk_give_back(const struct disk_share *share)
     (void)!ftruncate(disk.descriptor, 0);
 }
 
-struct disk_traffic disk_traffic(void)
+void disk_traffic(int64_t *written, int64_t *read)
 {
-    return (struct disk_traffic){.written = atomic_load(&disk.written), .read = atomic_load(&disk.read)};
+    *written = atomic_load(&disk.written);
+    *read = atomic_load(&disk.read);
 }

@@ -30,7 +30,4 @@ status disk_reserve(const struct disk_share *share);
 void disk_give_back(const struct disk_share *share);
 
 /* Bytes of whole pages so far. */
-struct disk_traffic {
-    int64_t written, read;
-};
-struct disk_traffic disk_traffic(void);
+void disk_traffic(int64_t *written, int64_t *read);

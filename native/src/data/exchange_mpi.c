@@ -35,13 +35,12 @@ status exchange_to(struct data *data, int rank)
     if (one_rank())
         return STARPULLM_OK;
     if (data->bytes > INT32_MAX)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "%s: found %zu bytes, expected at most %d to copy them to another rank: MPI has no larger messages",
-                    data->name, data->bytes, INT32_MAX);
+        return invalid_argument(
+            "%s: found %zu bytes, expected at most %d to copy them to another rank: MPI has no larger messages",
+            data->name, data->bytes, INT32_MAX);
     const int error = starpu_mpi_get_data_on_node_detached(ranks_communicator(), data->handle, rank, NULL, NULL);
     if (error)
-        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused to copy it to rank %d (error %d)", data->name, rank,
-                    error);
+        return runtime_failure("%s: StarPU refused to copy it to rank %d (error %d)", data->name, rank, error);
     return STARPULLM_OK;
 }
 
@@ -72,7 +71,6 @@ status exchange_reduce(struct data *data)
     memset(starpu_mpi_data_get_redux_map(data->handle), 1, (size_t)runtime_layout()->ranks);
     const int error = starpu_mpi_redux_data_tree(ranks_communicator(), data->handle, 2);
     if (error)
-        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused its reduction over ranks (error %d)", data->name,
-                    error);
+        return runtime_failure("%s: StarPU refused its reduction over ranks (error %d)", data->name, error);
     return STARPULLM_OK;
 }

@@ -2,12 +2,10 @@
 #include "data/handles.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "data/pages.h"
 #include "data/rows.h"
-
-/* A smaller datum isn't worth a request to a disk. */
-enum { LEAST_BYTES_THAT_MOVE = 1 << 16 };
 
 /* What this rank has; bytes are of buffers, exact below 2^53 and never beyond any number. */
 struct total {
@@ -22,47 +20,22 @@ struct handles {
     struct total total;
 };
 
-bool handles_activation_kept(const struct handles *handles, enum starpullm_group group, enum activation a)
-{
-    return activation_kept(&handles->table.options, group, a);
-}
-
-bool handles_gradient_kept(const struct handles *handles, enum parameter p)
-{
-    return gradient_kept(&handles->table.options, p);
-}
-
 /* ---- Creating them ---- */
 
-static bool moves(const struct table *table, const struct row *row, size_t bytes)
-{
-    return table->options.offload && row->group && bytes >= LEAST_BYTES_THAT_MOVE;
-}
-
-static status create(struct handles *handles, const struct row *row, struct position at, enum presence presence)
+static status create(struct handles *handles, const struct row *row, struct position at)
 {
     const struct table *table = &handles->table;
-    const int id = id_of(row, at);
     struct data *data = &handles->here[handles->num_here];
-    *data = (struct data){.bytes = (size_t)elements_in_row(table, row, at.tile) * DATA_ELEMENT_BYTES,
-                          .id = id,
-                          .tag = table->options.first_tag + id,
-                          .owner = owner_in(table, row, at),
-                          .copied = row_is_copied(table, row),
-                          .passed_on = stage_that_reads(table, row, at.instance) >= 0,
-                          .transient = row->transient};
-    data->moves = moves(table, row, data->bytes);
-    format_name(data->name, table, row, at);
-    TRY(data_create(data, presence == REGISTERED, has_buffer(table, row, at)));
+    *data = describe(table, row, at);
+    if (!table->options.on_paper)
+        TRY(data_create(data, has_buffer(table, row, at)));
     handles->num_here++;
     return STARPULLM_OK;
 }
 
 static void add_bytes(struct total *total, const struct table *table, const struct row *row)
 {
-    if (!table->options.offload)
-        total->staying += (double)row->elements * DATA_ELEMENT_BYTES;
-    for (int tile = 0; table->options.offload && tile < row->tiles; tile++) {
+    for (int tile = 0; tile < row->tiles; tile++) {
         const double bytes = (double)elements_in_row(table, row, tile) * DATA_ELEMENT_BYTES;
         if (moves(table, row, (size_t)bytes))
             total->moving += (double)whole_pages((size_t)bytes);
@@ -77,14 +50,13 @@ static status create_here(struct handles *handles, const struct row *row, struct
     for (int i = 0; i < row->instances; i++)
         for (int part = 0; part < row->parts; part++) {
             const struct position first = {i, part, 0};
-            const enum presence presence = presence_of(&handles->table, row, first);
-            if (presence == ABSENT)
+            if (!is_here(&handles->table, row, first))
                 continue;
             total->handles += row->tiles;
             if (has_buffer(&handles->table, row, first))
                 add_bytes(total, &handles->table, row);
             for (int tile = 0; handles->here && tile < row->tiles; tile++)
-                TRY(create(handles, row, (struct position){i, part, tile}, presence));
+                TRY(create(handles, row, (struct position){i, part, tile}));
         }
     return STARPULLM_OK;
 }
@@ -97,20 +69,21 @@ static status create_rows(struct handles *handles, struct total *total)
 }
 
 /* Names what takes less and isn't chosen yet. */
-static status check_memory(const struct handles *handles, double bytes)
+static status check_memory(const struct handles *handles)
 {
+    const double bytes = handles->total.staying;
     const struct workload *work = handles->table.options.work;
     const double limit = (double)handles->table.options.memory_limit;
     if (limit == 0 || bytes <= limit)
         return STARPULLM_OK;
-    return fail(STARPULLM_OUT_OF_MEMORY,
-                "memory: found %.0f bytes of buffers on rank %d, expected at most %.0f: %s%s%s%s%sfewer or shorter "
-                "sequences take less",
-                bytes, work->placement.rank, limit, work->recompute == STARPULLM_RECOMPUTE_BLOCK ? "" : "recompute, ",
-                work->activation_sets[0] > 1 ? "fewer activation_sets, " : "",
-                work->B > 1 && !work->reuse_weight_gradients ? "more sub_batches, " : "",
-                work->placement.sub_batches == 1 && !work->reuse_weight_gradients ? "reused weight_gradients, " : "",
-                work->placement.ranks == 1 && !handles->table.options.offload ? "a runtime with offload, " : "");
+    return out_of_memory(
+        "memory: found %.0f bytes of buffers on rank %d, expected at most %.0f: %s%s%s%s%sfewer or shorter sequences "
+        "take less",
+        bytes, work->placement.rank, limit, work->recompute == STARPULLM_RECOMPUTE_BLOCK ? "" : "recompute, ",
+        work->activation_sets[0] > 1 ? "fewer activation_sets, " : "",
+        work->B > 1 && !work->reuse_weight_gradients ? "more sub_batches, " : "",
+        work->placement.sub_batches == 1 && !work->reuse_weight_gradients ? "reused weight_gradients, " : "",
+        work->placement.ranks == 1 && !handles->table.options.offload ? "a runtime with offload, " : "");
 }
 
 static int compare_ids(const void *id, const void *data)
@@ -118,12 +91,17 @@ static int compare_ids(const void *id, const void *data)
     return *(const int32_t *)id - ((const struct data *)data)->id;
 }
 
+static struct position position(const struct row *row, int layer, int part, int tile)
+{
+    return (struct position){(layer - row->base) % row->instances, part, tile};
+}
+
 /* NULL: this rank doesn't have it. */
 static struct data *find_tile(const struct handles *handles, const struct row *row, int layer, int part, int tile)
 {
     if (row->instances == 0)
         return NULL;
-    const int32_t id = id_of(row, (struct position){(layer - row->base) % row->instances, part, tile});
+    const int32_t id = id_of(row, position(row, layer, part, tile));
     if (handles->num_here == handles->table.count)
         return &handles->here[id];
     return bsearch(&id, handles->here, (size_t)handles->num_here, sizeof *handles->here, compare_ids);
@@ -160,32 +138,19 @@ static status fill_loss_gradient(struct handles *handles)
     return STARPULLM_OK;
 }
 
-static status create_all(struct handles *handles)
+status handles_create(const struct handles_options *options, struct handles **created)
 {
-    struct total *total = &handles->total;
-    TRY(create_rows(handles, total));
-    TRY(check_memory(handles, total->staying));
-    handles->here = calloc((size_t)total->handles, sizeof *handles->here);
+    struct handles *handles = *created = calloc(1, sizeof *handles);
+    if (!handles)
+        return out_of_memory("the session's handles");
+    TRY(table_create(options, &handles->table));
+    TRY(create_rows(handles, &handles->total));
+    TRY(check_memory(handles));
+    handles->here = calloc((size_t)handles->total.handles, sizeof *handles->here);
     if (!handles->here)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)total->handles);
+        return out_of_memory("a table of %lld handles", (long long)handles->total.handles);
     TRY(create_rows(handles, &(struct total){0}));
-    return handles->table.options.on_paper ? STARPULLM_OK : fill_loss_gradient(handles);
-}
-
-status handles_create(const struct handles_options *options, struct handles **handles)
-{
-    struct handles *created = calloc(1, sizeof *created);
-    if (!created)
-        return fail(STARPULLM_OUT_OF_MEMORY, "the session's handles");
-    status code = table_create(options, &created->table);
-    if (code == STARPULLM_OK)
-        code = create_all(created);
-    if (code != STARPULLM_OK) {
-        handles_destroy(created);
-        return code;
-    }
-    *handles = created;
-    return STARPULLM_OK;
+    return options->on_paper ? STARPULLM_OK : fill_loss_gradient(handles);
 }
 
 void handles_destroy(struct handles *handles)
@@ -195,7 +160,7 @@ void handles_destroy(struct handles *handles)
     for (int i = 0; i < handles->num_here; i++)
         data_destroy(&handles->here[i]);
     free(handles->here);
-    table_destroy(&handles->table);
+    free(handles->table.rows);
     free(handles);
 }
 
@@ -207,10 +172,21 @@ struct data *handles_parameter(const struct handles *handles, enum starpullm_gro
     return find(handles, stage, ROW_PARAMETERS + (int)group * NUM_PARAMETERS + (int)p, layer, 0);
 }
 
+static const struct row *gradient_row(const struct handles *handles, enum parameter p, int stage)
+{
+    return table_row(&handles->table, stage, ROW_PARAMETERS + STARPULLM_GRADS * NUM_PARAMETERS + (int)p);
+}
+
 struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int stage, int part, int tile)
 {
-    const int number = ROW_PARAMETERS + STARPULLM_GRADS * NUM_PARAMETERS + (int)p;
-    return find_tile(handles, table_row(&handles->table, stage, number), layer, part, tile);
+    return find_tile(handles, gradient_row(handles, p, stage), layer, part, tile);
+}
+
+struct data handles_end(const struct handles *handles, enum parameter p, int layer, int stage, int part, int tile)
+{
+    const struct row *row = gradient_row(handles, p, stage);
+    const struct data *here = find_tile(handles, row, layer, part, tile);
+    return here ? *here : describe(&handles->table, row, position(row, layer, part, tile));
 }
 
 struct data *handles_activation(const struct handles *handles, enum starpullm_group group, enum activation a, int layer,
@@ -247,16 +223,17 @@ status handles_describe(const struct handles *handles, int index, struct starpul
 {
     const struct table *table = &handles->table;
     if (index < 0 || index >= table->count)
-        return fail(STARPULLM_INVALID_ARGUMENT, "handle: found number %d, expected 0 to %d", index, table->count - 1);
+        return invalid_argument("handle: found number %d, expected 0 to %d", index, table->count - 1);
     int r = 0;
     while (r + 1 < table->num_rows && index >= table->rows[r + 1].first)
         r++;
     const struct row *row = &table->rows[r];
     const int within = index - row->first, part = within / row->tiles;
     const struct position at = {part / row->parts, part % row->parts, within % row->tiles};
-    format_name(info->name, table, row, at);
-    info->bytes = elements_in_row(table, row, at.tile) * DATA_ELEMENT_BYTES;
-    info->owner = owner_in(table, row, at);
+    const struct data data = describe(table, row, at);
+    memcpy(info->name, data.name, sizeof info->name);
+    info->bytes = (int64_t)data.bytes;
+    info->owner = data.owner;
     return STARPULLM_OK;
 }
 

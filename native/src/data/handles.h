@@ -11,10 +11,11 @@
 
 struct handles;
 
+/* On failure, too, handles_destroy() follows. */
 status handles_create(const struct handles_options *options, struct handles **handles);
 void handles_destroy(struct handles *handles);
 
-/* group is one of STARPULLM_PARAMS, _M, _V; layer is 0 for a tensor without layers. Parameters have a buffer on every
+/* group is one of STARPULLM_PARAMS, _M, _V; any layer for a tensor without layers. Parameters have a buffer on every
  * rank whose tasks read them; m and v have one on their owner only. */
 struct data *handles_parameter(const struct handles *handles, enum starpullm_group group, enum parameter p, int layer);
 
@@ -22,6 +23,8 @@ struct data *handles_parameter(const struct handles *handles, enum starpullm_gro
  * for each sub-batch, with `redux` one. */
 struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int stage, int part,
                               int tile);
+/* The same as an end of a message, also if another rank has it. */
+struct data handles_end(const struct handles *handles, enum parameter p, int layer, int stage, int part, int tile);
 
 /* Of STARPULLM_ACTIVATIONS: (B/S, T, …) of one sub-batch, on its home rank; with fewer sets than sub-batches, several
  * of them share it. Of STARPULLM_ACTIVATION_GRADS: its gradient, of the same shape; NULL for the tensors without one
@@ -29,10 +32,6 @@ struct data *handles_gradient(const struct handles *handles, enum parameter p, i
  */
 struct data *handles_activation(const struct handles *handles, enum starpullm_group group, enum activation a, int layer,
                                 int sub_batch);
-
-/* Whether each layer has a buffer of its own, which holds its value until the next iteration. */
-bool handles_activation_kept(const struct handles *handles, enum starpullm_group group, enum activation a);
-bool handles_gradient_kept(const struct handles *handles, enum parameter p);
 
 /* int32 (B/S, T) of one sub-batch, for the iteration in this slot. */
 struct data *handles_inputs(const struct handles *handles, int slot, int sub_batch);

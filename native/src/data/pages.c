@@ -43,12 +43,7 @@ static int free_hook(unsigned node, void *memory, size_t bytes, int flags)
     return 0;
 }
 
-void pages_give_starpu(void)
+void pages_serve_starpu(bool served)
 {
-    starpu_malloc_set_hooks(allocate_hook, free_hook);
-}
-
-void pages_take_from_starpu(void)
-{
-    starpu_malloc_set_hooks(NULL, NULL);
+    starpu_malloc_set_hooks(served ? allocate_hook : NULL, served ? free_hook : NULL);
 }

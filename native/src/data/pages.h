@@ -1,6 +1,7 @@
 /* Memory of whole pages: of a datum's own buffer, and for StarPU where it moves data between memory and a disk. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* +0 at first; NULL if there is none. The rest of the last page can be used too. */
@@ -8,6 +9,5 @@ void *pages_allocate(size_t bytes);
 void pages_free(void *memory, size_t bytes);
 size_t whole_pages(size_t bytes);
 
-/* StarPU allocates by these functions; it mustn't be running. */
-void pages_give_starpu(void);
-void pages_take_from_starpu(void);
+/* Whether StarPU allocates by these functions; it mustn't be running. */
+void pages_serve_starpu(bool served);

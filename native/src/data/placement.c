@@ -5,7 +5,7 @@
 
 static int *owner_at(const struct placement *placement, enum parameter p, int layer)
 {
-    return &placement->owners[(size_t)p * (size_t)placement->layers + (size_t)layer];
+    return &placement->owners[(size_t)p * (size_t)placement->layers + (size_t)(layer > 0 ? layer : 0)];
 }
 
 /* Among those with the stage. */
@@ -26,9 +26,9 @@ static void assign_owners(struct placement *placement, const model_config *confi
         int largest = -1;
         int64_t elements = 0;
         for (int p = 0; p < NUM_PARAMETERS; p++)
-            if (!done[p] && tensor_elements(parameter_shape(config, p)) > elements) {
+            if (!done[p] && parameter_elements(config, p) > elements) {
                 largest = p;
-                elements = tensor_elements(parameter_shape(config, p));
+                elements = parameter_elements(config, p);
             }
         done[largest] = true;
         for (int l = 0; l < parameter_instances(config, largest); l++) {
@@ -77,13 +77,13 @@ static status check_blocks(const model_config *config, int32_t stages, const int
     for (int p = 0; p < stages; p++) {
         const int least = p + 1 < stages ? 1 : 0;
         if (stage_blocks[p] < least)
-            return fail(STARPULLM_INVALID_ARGUMENT, "stages: found %d blocks in stage %d, expected at least %d",
-                        stage_blocks[p], p, least);
+            return invalid_argument("stages: found %d blocks in stage %d, expected at least %d", stage_blocks[p], p,
+                                    least);
         sum += stage_blocks[p];
     }
     if (sum != config->num_layers)
-        return fail(STARPULLM_INVALID_ARGUMENT, "stages: found %lld blocks in all, expected the model's %d",
-                    (long long)sum, config->num_layers);
+        return invalid_argument("stages: found %lld blocks in all, expected the model's %d", (long long)sum,
+                                config->num_layers);
     return STARPULLM_OK;
 }
 
@@ -91,13 +91,12 @@ status stages_check(const struct starpullm_pipeline *pipeline, const model_confi
 {
     const int32_t stages = *count = pipeline ? pipeline->stages : 1;
     if (stages < 1 || stages - 1 > config->num_layers)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "stages: found %d, expected 1 to %lld: only the last, with the head, may have no block", stages,
-                    config->num_layers + 1LL);
+        return invalid_argument("stages: found %d, expected 1 to %lld: only the last, with the head, may have no block",
+                                stages, config->num_layers + 1LL);
     if (ranks % stages != 0)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "stages: found %d on %lld ranks, expected a divisor: a pipeline has a rank for each stage", stages,
-                    (long long)ranks);
+        return invalid_argument(
+            "stages: found %d on %lld ranks, expected a divisor: a pipeline has a rank for each stage", stages,
+            (long long)ranks);
     return pipeline && pipeline->blocks ? check_blocks(config, stages, pipeline->blocks) : STARPULLM_OK;
 }
 
@@ -116,28 +115,27 @@ status placement_create(struct placement *placement, const model_config *config,
         assign_owners(placement, config, load);
     }
     free(load);
-    return made ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "a table of the owners of %d layers", placement->layers);
+    return made ? STARPULLM_OK : out_of_memory("a table of the owners of %d layers", placement->layers);
 }
 
 void placement_destroy(struct placement *placement)
 {
     free(placement->owners);
     free(placement->first_blocks);
-    placement->owners = placement->first_blocks = NULL;
 }
 
 /* ---- What is where ---- */
 
 int parameter_place(enum parameter p, int layer)
 {
-    if (parameter_layered(p))
+    if (parameters[p].layered)
         return layer;
     return p == PARAM_WTE || p == PARAM_WPE ? ENCODER : HEAD;
 }
 
 int activation_place(const model_config *config, enum starpullm_group group, enum activation a, int layer)
 {
-    if (!activation_layered(a))
+    if (!activations[a].layered)
         return a == ACT_ENCODED ? ENCODER : HEAD;
     if (group == STARPULLM_ACTIVATION_GRADS && a == ACT_RESIDUAL3)
         return layer + 1 == config->num_layers ? HEAD : layer + 1;

@@ -41,22 +41,22 @@ static bool of_weight(enum activation a)
     return a == ACT_LN1 || a == ACT_QKV || a == ACT_ATTPROJ || a == ACT_LN2 || a == ACT_FCH || a == ACT_FCPROJ;
 }
 
-bool activation_kept(const struct handles_options *options, enum starpullm_group group, enum activation a)
+bool activation_kept(const struct workload *work, enum starpullm_group group, enum activation a)
 {
-    if (options->keep_activations || !activation_layered(a))
+    if (work->keep_activations || !activations[a].layered)
         return true;
     if (group == STARPULLM_ACTIVATION_GRADS)
-        return options->work->gradients_of_blocks && of_weight(a);
+        return work->gradients_of_blocks && of_weight(a);
     if (a == ACT_ATT || a == ACT_ATTY)
-        return options->work->recompute == STARPULLM_RECOMPUTE_NONE;
-    if (options->work->recompute == STARPULLM_RECOMPUTE_BLOCK)
+        return work->recompute == STARPULLM_RECOMPUTE_NONE;
+    if (work->recompute == STARPULLM_RECOMPUTE_BLOCK)
         return a == ACT_RESIDUAL3;
     return a != ACT_PREATT && a != ACT_ATTPROJ && a != ACT_FCPROJ;
 }
 
-bool gradient_kept(const struct handles_options *options, enum parameter p)
+bool gradient_kept(const struct workload *work, enum parameter p)
 {
-    return !options->work->reuse_weight_gradients || !parameter_layered(p);
+    return !work->reuse_weight_gradients || !parameters[p].layered;
 }
 
 /* ---- The rows ---- */
@@ -66,13 +66,13 @@ static struct row parameter_row(const struct workload *work, int stage, enum sta
     const struct placement *placement = &work->placement;
     struct row row = {
         .group = group_names[group],
-        .tensor = parameter_name(p),
+        .tensor = parameters[p].name,
         .parts = 1,
         .tiles = 1,
-        .owner = OWNED_BY_UPDATER,
-        .elements = tensor_elements(parameter_shape(&work->config, p)),
+        .of_updater = true,
+        .elements = parameter_elements(&work->config, p),
     };
-    if (parameter_layered(p)) {
+    if (parameters[p].layered) {
         row.instance_format = "[%d]";
         row.base = placement->first_blocks[stage];
         row.instances = placement->first_blocks[stage + 1] - row.base;
@@ -81,32 +81,33 @@ static struct row parameter_row(const struct workload *work, int stage, enum sta
     return row;
 }
 
-/* With a part for each sub-batch, at home there; and with one for each pipeline. */
+static struct row cut(const struct workload *work, struct row row, int parts_of_pipeline, const char *part_format)
+{
+    row.parts = parts_of_pipeline * pipelines(&work->placement);
+    row.of_updater = false;
+    row.part_format = part_format;
+    return row;
+}
+
 static struct row of_sub_batches(const struct workload *work, struct row row)
 {
-    row.parts = work->placement.sub_batches;
-    row.owner = OWNED_BY_HOME_OF_PART;
-    row.part_format = "#%d";
-    return row;
+    return cut(work, row, sub_batches_of_pipeline(&work->placement), "#%d");
 }
 
 static struct row of_pipelines(const struct workload *work, struct row row)
 {
-    row.parts = pipelines(&work->placement);
-    row.owner = OWNED_BY_RANK_OF_PART;
-    row.part_format = "/rank%d";
-    return row;
+    row.of_pipelines = true;
+    return cut(work, row, 1, "/rank%d");
 }
 
 /* The stage with the head has a running sum of wte's too, which moves to the owner. */
-static struct row gradient_row(const struct handles_options *options, int stage, enum parameter p)
+static struct row gradient_row(const struct workload *work, int stage, enum parameter p)
 {
-    const struct workload *work = options->work;
     struct row row = parameter_row(work, stage, STARPULLM_GRADS, p);
     const bool two_stages = p == PARAM_WTE && work->placement.stages > 1;
     if (two_stages && stage == work->placement.stages - 1)
         row.instances = 1;
-    if (!gradient_kept(options, p)) {
+    if (!gradient_kept(work, p)) {
         row.instances = row.instances > 1 ? 2 : 1;
         row.instance_format = "~%d";
     }
@@ -130,13 +131,13 @@ static struct row activation_row(const struct workload *work, int stage, enum st
     const struct placement *placement = &work->placement;
     struct row row = {
         .group = group_names[group],
-        .tensor = activation_name(a),
-        .instance_format = kept && activation_layered(a) ? "[%d]" : NULL,
+        .tensor = activations[a].name,
+        .instance_format = kept && activations[a].layered ? "[%d]" : NULL,
         .tiles = 1,
         .transient = true,
-        .elements = tensor_elements(activation_shape(&work->config, a, (int64_t)work->B, (int64_t)work->T)),
+        .elements = tensor_elements(tensor_shape(&activations[a], &work->config, (int64_t)work->B, (int64_t)work->T)),
     };
-    for (int l = activation_instances(&work->config, a) - 1; l >= 0; l--)
+    for (int l = tensor_instances(&activations[a], &work->config) - 1; l >= 0; l--)
         if (stage_of(placement, activation_place(&work->config, group, a, l)) == stage) {
             row.base = l;
             row.instances++;
@@ -152,12 +153,8 @@ static struct row activation_row(const struct workload *work, int stage, enum st
 /* Of an activation, or a gradient of one, that is in a set: if there is one for each sub-batch, it is as it was. */
 static struct row in_sets(const struct workload *work, int stage, struct row row)
 {
-    if (sets_of(work, stage) == sub_batches_of_pipeline(&work->placement))
-        return row;
-    row.parts = sets_of(work, stage) * pipelines(&work->placement);
-    row.owner = OWNED_BY_RANK_OF_SET;
-    row.part_format = "~%d";
-    return row;
+    const int sets = sets_of(work, stage);
+    return sets == sub_batches_of_pipeline(&work->placement) ? row : cut(work, row, sets, "~%d");
 }
 
 /* Of what each iteration in flight has for itself, in one stage. */
@@ -183,12 +180,12 @@ static void fill_rows(const struct handles_options *options, int stage, struct r
     for (int group = STARPULLM_PARAMS; group <= STARPULLM_V; group++)
         for (int p = 0; p < NUM_PARAMETERS; p++)
             rows[ROW_PARAMETERS + group * NUM_PARAMETERS + p] =
-                group == STARPULLM_GRADS ? gradient_row(options, stage, p) : parameter_row(work, stage, group, p);
+                group == STARPULLM_GRADS ? gradient_row(work, stage, p) : parameter_row(work, stage, group, p);
     for (int group = STARPULLM_ACTIVATIONS; group <= STARPULLM_ACTIVATION_GRADS; group++)
         for (int a = 0; a < NUM_ACTIVATIONS; a++)
             if (group == STARPULLM_ACTIVATIONS || activation_has_gradient(a))
                 rows[activation_number(group, a)] =
-                    in_sets(work, stage, activation_row(work, stage, group, a, activation_kept(options, group, a)));
+                    in_sets(work, stage, activation_row(work, stage, group, a, activation_kept(work, group, a)));
     struct row *gradients = rows + activation_number(STARPULLM_ACTIVATION_GRADS, 0);
     gradients[ACT_ENCODED] = activation_row(work, stage, STARPULLM_ACTIVATION_GRADS, ACT_ENCODED, true);
     /* One buffer of 1/(B*T), B being the whole batch, for all sub-batches of a pipeline. */
@@ -200,7 +197,6 @@ static void fill_rows(const struct handles_options *options, int stage, struct r
     rows[ROW_INPUTS] = of_sub_batches(work, slots_row(options, "inputs", tokens, stage == 0));
     rows[ROW_TARGETS] = of_sub_batches(work, slots_row(options, "targets", tokens, has_head));
     rows[ROW_MEAN_LOSSES] = slots_row(options, "mean_loss", 1, has_head);
-    rows[ROW_MEAN_LOSSES].owner = OWNED_BY_RANK_OF_HEAD;
     rows[ROW_MEAN_LOSSES].used_on_all_ranks = rows[ROW_MEAN_LOSSES].transient = true;
 }
 
@@ -210,7 +206,7 @@ status table_create(const struct handles_options *options, struct table *table)
     *table = (struct table){.options = *options, .num_rows = stages * NUM_ROWS};
     table->rows = calloc((size_t)table->num_rows, sizeof *table->rows);
     if (!table->rows)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a table of the data of %d stages", stages);
+        return out_of_memory("a table of the data of %d stages", stages);
     int64_t count = 0;
     for (int r = 0; r < table->num_rows; r++) {
         struct row *row = &table->rows[r];
@@ -222,15 +218,9 @@ status table_create(const struct handles_options *options, struct table *table)
         count += (int64_t)row->instances * row->parts * row->tiles;
     }
     if (count > INT32_MAX)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
+        return out_of_memory("a table of %lld handles", (long long)count);
     table->count = (int)count;
     return STARPULLM_OK;
-}
-
-void table_destroy(struct table *table)
-{
-    free(table->rows);
-    table->rows = NULL;
 }
 
 const struct row *table_row(const struct table *table, int stage, int number)
@@ -240,18 +230,17 @@ const struct row *table_row(const struct table *table, int stage, int number)
 
 /* ---- Their handles ---- */
 
+/* A single part is the first pipeline's. */
+static int parts_of_pipeline(const struct placement *placement, const struct row *row)
+{
+    return row->parts > 1 ? row->parts / pipelines(placement) : 1;
+}
+
 int part_of(const struct table *table, const struct row *row, int sub_batch)
 {
-    const struct workload *work = table->options.work;
-    const int of_pipeline = sub_batches_of_pipeline(&work->placement), sets = sets_of(work, row->stage);
-    switch (row->owner) {
-    case OWNED_BY_RANK_OF_SET:
-        return sub_batch / of_pipeline * sets + sub_batch % of_pipeline % sets;
-    case OWNED_BY_RANK_OF_PART:
-        return sub_batch / of_pipeline;
-    default:
-        return sub_batch;
-    }
+    const struct placement *placement = &table->options.work->placement;
+    const int sub_batches = sub_batches_of_pipeline(placement), parts = parts_of_pipeline(placement, row);
+    return sub_batch / sub_batches * parts + sub_batch % sub_batches % parts;
 }
 
 static int parameter_of(const struct row *row)
@@ -264,23 +253,11 @@ static bool is_gradient(const struct row *row)
     return row->number / NUM_PARAMETERS == STARPULLM_GRADS;
 }
 
-/* Of the pipelines' ranks with the row's stage. */
-int owner_in(const struct table *table, const struct row *row, struct position at)
+static int owner_in(const struct table *table, const struct row *row, struct position at)
 {
-    const struct workload *work = table->options.work;
-    const struct placement *placement = &work->placement;
-    switch (row->owner) {
-    case OWNED_BY_UPDATER:
-        return owner_of(placement, parameter_of(row), row->base + at.instance);
-    case OWNED_BY_HOME_OF_PART:
-        return rank_of_stage(placement, at.part / sub_batches_of_pipeline(placement), row->stage);
-    case OWNED_BY_RANK_OF_SET:
-        return rank_of_stage(placement, at.part / sets_of(work, row->stage), row->stage);
-    case OWNED_BY_RANK_OF_PART:
-        return rank_of_stage(placement, at.part, row->stage);
-    default:
-        return rank_of_stage(placement, 0, row->stage);
-    }
+    const struct placement *placement = &table->options.work->placement;
+    return row->of_updater ? owner_of(placement, parameter_of(row), row->base + at.instance)
+                           : rank_of_stage(placement, at.part / parts_of_pipeline(placement, row), row->stage);
 }
 
 int64_t elements_in_row(const struct table *table, const struct row *row, int tile)
@@ -289,14 +266,14 @@ int64_t elements_in_row(const struct table *table, const struct row *row, int ti
                            : (int64_t)tile_elements(&table->options.work->tiles, parameter_of(row), tile);
 }
 
-void format_name(char name[DATA_NAME_BYTES], const struct table *table, const struct row *row, struct position at)
+static void format_name(char name[DATA_NAME_BYTES], const struct table *table, const struct row *row,
+                        struct position at)
 {
     char in_instance[16] = "", of_part[16] = "", of_tile[16] = "";
     if (row->instance_format)
         snprintf(in_instance, sizeof in_instance, row->instance_format, row->base + at.instance);
     if (row->part_format)
-        snprintf(of_part, sizeof of_part, row->part_format,
-                 row->owner == OWNED_BY_RANK_OF_PART ? owner_in(table, row, at) : at.part);
+        snprintf(of_part, sizeof of_part, row->part_format, row->of_pipelines ? owner_in(table, row, at) : at.part);
     if (row->tiles > 1)
         snprintf(of_tile, sizeof of_tile, "%%%d", at.tile);
     snprintf(name, DATA_NAME_BYTES, "%s%s%s%s%s%s", row->group ? row->group : "", row->group ? "/" : "", row->tensor,
@@ -310,17 +287,6 @@ int id_of(const struct row *row, struct position at)
 
 /* ---- Which rank has them ---- */
 
-/* `ordered`: whether this rank sends or receives a sum of the gradient to or from rank `other`: its neighbour with the
- * same stage, the owner, or of wte's the other end of all ranks. */
-static bool moves_sum(const struct placement *placement, enum parameter p, int instance, int other)
-{
-    const int rank = placement->rank, ranks = placement->ranks, stages = placement->stages;
-    const int updater = owner_of(placement, p, instance), last = ranks - stages + rank % stages;
-    const int distance = abs(other - rank);
-    return distance == stages || (p == PARAM_WTE && distance == ranks - 1) || (rank == updater && other == last) ||
-           (rank == last && other == updater);
-}
-
 /* `tree`: whether this rank adds the sub-batch's gradient to another, or its update reads it. */
 static bool reads_gradient(const struct placement *placement, enum parameter p, int instance, int sub_batch)
 {
@@ -329,14 +295,8 @@ static bool reads_gradient(const struct placement *placement, enum parameter p, 
     return reader == placement->rank;
 }
 
-/* `tree`: whether this rank and the owner are the ends of a pipeline, between which wte's gradients move. */
-static bool hands_on(const struct placement *placement, enum parameter p, int owner)
-{
-    const int stages = placement->stages, rank = placement->rank;
-    return p == PARAM_WTE && owner / stages == rank / stages && abs(owner - rank) == stages - 1;
-}
-
-int stage_that_reads(const struct table *table, const struct row *row, int instance)
+/* The stage that reads what this one writes; -1: none other does. */
+static int stage_that_reads(const struct table *table, const struct row *row, int instance)
 {
     const int stages = table->options.work->placement.stages;
     if (row->number == activation_number(STARPULLM_ACTIVATIONS, ACT_RESIDUAL3) && instance == row->instances - 1)
@@ -346,34 +306,49 @@ int stage_that_reads(const struct table *table, const struct row *row, int insta
     return -1;
 }
 
-bool row_is_copied(const struct table *table, const struct row *row)
+/* Whether this rank has a buffer of a parameter because its tasks read it, also if it isn't the owner. */
+static bool row_is_copied(const struct table *table, const struct row *row)
 {
     const struct placement *placement = &table->options.work->placement;
     return row->number / NUM_PARAMETERS == STARPULLM_PARAMS &&
            rank_reads(placement, parameter_of(row), row->base, placement->rank);
 }
 
-enum presence presence_of(const struct table *table, const struct row *row, struct position at)
+/* A smaller datum isn't worth a request to a disk. */
+enum { LEAST_BYTES_THAT_MOVE = 1 << 16 };
+
+bool moves(const struct table *table, const struct row *row, size_t bytes)
+{
+    return table->options.offload && row->group && bytes >= LEAST_BYTES_THAT_MOVE;
+}
+
+struct data describe(const struct table *table, const struct row *row, struct position at)
+{
+    const int id = id_of(row, at);
+    struct data data = {.bytes = (size_t)elements_in_row(table, row, at.tile) * DATA_ELEMENT_BYTES,
+                        .id = id,
+                        .tag = table->options.first_tag + id,
+                        .owner = owner_in(table, row, at),
+                        .copied = row_is_copied(table, row),
+                        .passed_on = stage_that_reads(table, row, at.instance) >= 0,
+                        .transient = row->transient};
+    data.moves = moves(table, row, data.bytes);
+    format_name(data.name, table, row, at);
+    return data;
+}
+
+bool is_here(const struct table *table, const struct row *row, struct position at)
 {
     const struct placement *placement = &table->options.work->placement;
     const int owner = owner_in(table, row, at), layer = row->base + at.instance;
     const int reader = stage_that_reads(table, row, at.instance), pipeline = owner / placement->stages;
-    if (table->options.on_paper)
-        return NAMED;
-    if (row->used_on_all_ranks || owner == placement->rank || row_is_copied(table, row))
-        return REGISTERED;
-    if (reader >= 0 && rank_of_stage(placement, pipeline, reader) == placement->rank)
-        return REGISTERED;
-    if (is_gradient(row) && row->owner == OWNED_BY_HOME_OF_PART) {
-        const bool in_tree = row->stage == stage_of(placement, parameter_place(parameter_of(row), layer));
-        if (in_tree && reads_gradient(placement, parameter_of(row), layer, at.part))
-            return REGISTERED;
-        return hands_on(placement, parameter_of(row), owner) ? NAMED : ABSENT;
-    }
-    if (is_gradient(row) && row->owner == OWNED_BY_RANK_OF_PART &&
-        moves_sum(placement, parameter_of(row), layer, owner))
-        return NAMED;
-    return ABSENT;
+    if (table->options.on_paper || row->used_on_all_ranks || owner == placement->rank || row_is_copied(table, row))
+        return true;
+    if (reader >= 0)
+        return rank_of_stage(placement, pipeline, reader) == placement->rank;
+    return is_gradient(row) && !row->of_pipelines &&
+           row->stage == stage_of(placement, parameter_place(parameter_of(row), layer)) &&
+           reads_gradient(placement, parameter_of(row), layer, at.part);
 }
 
 bool has_buffer(const struct table *table, const struct row *row, struct position at)

@@ -14,23 +14,17 @@ enum {
     NUM_ROWS
 };
 
-enum owner {
-    OWNED_BY_UPDATER,
-    OWNED_BY_HOME_OF_PART,
-    OWNED_BY_RANK_OF_SET,
-    OWNED_BY_RANK_OF_PART,
-    OWNED_BY_RANK_OF_HEAD
-};
-
 /* A tensor's handles in a stage: one for each instance, a layer or a slot, part, a sub-batch, a set or a pipeline,
- * and tile of rows. Layer l has instance l - base modulo their number. */
+ * and tile of rows. Layer l has instance l - base modulo their number. Pipelines have equally many of several parts,
+ * each on its rank with the stage. */
 struct row {
     const char *group, *tensor;                /* the name: group, tensor, instance, tile, part; group NULL: none */
     const char *instance_format, *part_format; /* NULL: the name has no such number */
     int stage, number;                         /* in the stage */
     int base; /* the number of instance 0 in names: its layer, or the stage of a buffer for all of its blocks */
     int instances, parts, tiles;
-    enum owner owner;
+    bool of_updater;        /* owned by the rank that updates the parameter */
+    bool of_pipelines;      /* a part is a pipeline's, and has its rank's number in its name */
     bool used_on_all_ranks; /* every rank has a handle */
     bool transient;
     int64_t elements; /* of all tiles */
@@ -45,10 +39,6 @@ struct table {
 };
 
 status table_create(const struct handles_options *options, struct table *table);
-void table_destroy(struct table *table);
-
-bool activation_kept(const struct handles_options *options, enum starpullm_group group, enum activation a);
-bool gradient_kept(const struct handles_options *options, enum parameter p);
 
 int activation_number(enum starpullm_group group, enum activation a);
 const struct row *table_row(const struct table *table, int stage, int number);
@@ -62,18 +52,11 @@ struct position {
 };
 
 int id_of(const struct row *row, struct position at);
-int owner_in(const struct table *table, const struct row *row, struct position at);
 int64_t elements_in_row(const struct table *table, const struct row *row, int tile);
-void format_name(char name[DATA_NAME_BYTES], const struct table *table, const struct row *row, struct position at);
+bool moves(const struct table *table, const struct row *row, size_t bytes);
+/* As every rank knows it. */
+struct data describe(const struct table *table, const struct row *row, struct position at);
 
-enum presence { ABSENT, NAMED, REGISTERED };
-
-/* What this rank has: what it owns, what its tasks read of others, and the names of what it exchanges with. */
-enum presence presence_of(const struct table *table, const struct row *row, struct position at);
+/* Whether this rank has it: what it owns, and what its tasks read of others. */
+bool is_here(const struct table *table, const struct row *row, struct position at);
 bool has_buffer(const struct table *table, const struct row *row, struct position at);
-
-/* Whether this rank has a buffer of a parameter because its tasks read it, also if it isn't the owner. */
-bool row_is_copied(const struct table *table, const struct row *row);
-
-/* The stage that reads what this one writes; -1: none other does. */
-int stage_that_reads(const struct table *table, const struct row *row, int instance);

@@ -15,17 +15,12 @@ static enum parameter weight_of(enum parameter p)
     return NUM_PARAMETERS;
 }
 
-static int64_t elements_of(const model_config *config, enum parameter p)
-{
-    return tensor_elements(parameter_shape(config, p));
-}
-
 /* The multiplications for one token: forward, and backward of input and weight. */
 static int64_t products_of_model(const model_config *config)
 {
     int64_t products = 0;
     for (enum matmul m = 0; m < NUM_MATMULS; m++)
-        products += 3 * parameter_instances(config, matmuls[m].weight) * elements_of(config, matmuls[m].weight);
+        products += 3 * parameter_instances(config, matmuls[m].weight) * parameter_elements(config, matmuls[m].weight);
     return products;
 }
 
@@ -37,14 +32,12 @@ status tiles_check(const model_config *config, int32_t reduction, int32_t reques
         most = rows > most ? rows : most;
     }
     if (requested < 0 || requested > most)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "weight_gradient_tiles: found %d, expected 0 to %lld, the rows of the longest weight", requested,
-                    (long long)most);
+        return invalid_argument("weight_gradient_tiles: found %d, expected 0 to %lld, the rows of the longest weight",
+                                requested, (long long)most);
     if (requested > 1 && reduction != STARPULLM_REDUCTION_ORDERED)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "weight_gradient_tiles: found %d, expected 0 or 1 without the reduction ordered: no other has "
-                    "running sums",
-                    requested);
+        return invalid_argument(
+            "weight_gradient_tiles: found %d, expected 0 or 1 without the reduction ordered: no other has running sums",
+            requested);
     return STARPULLM_OK;
 }
 
@@ -55,7 +48,7 @@ static int64_t enough_tiles(const model_config *config, enum parameter weight, i
     if (workers == stages) /* each has all links of its stage's chains, and never waits for another */
         return 1;
     const double tiles =
-        CHAIN_PART * (double)workers * (double)elements_of(config, weight) / (double)products_of_model(config);
+        CHAIN_PART * (double)workers * (double)parameter_elements(config, weight) / (double)products_of_model(config);
     return tiles < 1 ? 1 : tiles < sub_batches ? (int64_t)tiles : sub_batches;
 }
 
@@ -66,7 +59,7 @@ struct tiles tiles_choose(const model_config *config, enum starpullm_reduction r
     for (int p = 0; p < NUM_PARAMETERS; p++) {
         const enum parameter weight = weight_of(p);
         tiles.rows[p] = parameter_shape(config, p).dims[0];
-        tiles.row_elements[p] = elements_of(config, p) / tiles.rows[p];
+        tiles.row_elements[p] = parameter_elements(config, p) / tiles.rows[p];
         tiles.counts[p] = 1;
         if (weight == NUM_PARAMETERS || reduction != STARPULLM_REDUCTION_ORDERED)
             continue;

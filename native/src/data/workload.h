@@ -15,6 +15,7 @@ struct workload {
     struct starpullm_pass *passes; /* of a step, in the order of submission */
     int num_passes;
     bool weight_passes;       /* the gradients of weights have passes of their own */
+    bool keep_activations;    /* no activation and no gradient of one shares a buffer with another layer's */
     bool gradients_of_blocks; /* each block has buffers of its own for what these passes read */
     int *activation_sets;     /* of each stage: buffers for the activations of so many sub-batches of a pipeline */
     enum starpullm_reduction reduction;
@@ -28,11 +29,14 @@ bool sub_batches_share_buffers(const struct workload *work);
 
 bool activation_has_gradient(enum activation a);
 
+/* Whether each layer has a buffer of its own, which holds its value until the next iteration. */
+bool activation_kept(const struct workload *work, enum starpullm_group group, enum activation a);
+bool gradient_kept(const struct workload *work, enum parameter p);
+
 struct handles_options {
     const struct workload *work; /* must stay */
     int slots;                   /* iterations in flight: each has tokens and a mean loss of its own */
     int64_t first_tag;           /* of transfers: a handle's id is added */
-    bool keep_activations;       /* no activation and no activation gradient shares a buffer with another layer's */
     bool on_paper;               /* all ranks' handles are here, as names alone: for a plan of tasks */
     int64_t memory_limit;        /* bytes of this rank's buffers; 0: any number */
     bool offload;                /* all but small data, tokens and losses move to a disk: on one rank */

@@ -2,7 +2,7 @@
  * submitted in the algorithm's order. What each is, and when it may run, is up to codelets/. */
 #pragma once
 
-#include "codelets/submit.h"
+#include "codelets/operation.h"
 #include "data/handles.h"
 
 /* The update at the end of a step. */
@@ -35,10 +35,8 @@ void schedule_destroy(struct workload *work);
 
 /* ---- step.c: a whole iteration ---- */
 
-/* Forward up to the probabilities. */
-status graph_add_forward(const struct graph_context *context);
-/* Forward and loss. */
-status graph_add_evaluation(const struct graph_context *context, struct starpullm_loss *loss);
+/* Forward and loss; loss NULL: up to the probabilities. */
+status graph_add_forward(const struct graph_context *context, struct starpullm_loss *loss);
 /* Forward, loss, backward and update. */
 status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss);
 
@@ -68,18 +66,13 @@ struct layer {
     int s, l;
 };
 
-/* The layer's number among a tensor's instances: 0 for ENCODER and HEAD. */
-int instance(int l);
-
 struct data *param(const struct layer *at, enum parameter p); /* NULL of NUM_PARAMETERS */
 struct data *act(const struct layer *at, enum activation a);
 struct data *act_grad(const struct layer *at, enum activation a);
 
 /* Calls `visit` for each parameter, in the order in which a forward pass needs them. */
-status for_each_parameter(const struct graph_context *context,
-                          status (*visit)(const struct graph_context *context, enum parameter p, int l,
-                                          const void *argument),
-                          const void *argument);
+typedef status visit_parameter(const struct graph_context *context, enum parameter p, int l);
+status for_each_parameter(const struct graph_context *context, visit_parameter *visit);
 
 /* Parts of a block's forward pass: attention, and all that the block's backward pass reads. */
 status attention_of_block(const struct layer *block);

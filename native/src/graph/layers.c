@@ -5,40 +5,32 @@ const struct layernorm_tensors layernorm_1 = {ACT_LN1, ACT_LN1_MEAN, ACT_LN1_RST
 const struct layernorm_tensors layernorm_2 = {ACT_LN2, ACT_LN2_MEAN, ACT_LN2_RSTD, PARAM_LN2W, PARAM_LN2B};
 const struct layernorm_tensors layernorm_final = {ACT_LNF, ACT_LNF_MEAN, ACT_LNF_RSTD, PARAM_LNFW, PARAM_LNFB};
 
-int instance(int l)
+status for_each_parameter(const struct graph_context *context, visit_parameter *visit)
 {
-    return l < 0 ? 0 : l;
-}
-
-status for_each_parameter(const struct graph_context *context,
-                          status (*visit)(const struct graph_context *context, enum parameter p, int l,
-                                          const void *argument),
-                          const void *argument)
-{
-    TRY(visit(context, PARAM_WTE, ENCODER, argument));
-    TRY(visit(context, PARAM_WPE, ENCODER, argument));
+    TRY(visit(context, PARAM_WTE, ENCODER));
+    TRY(visit(context, PARAM_WPE, ENCODER));
     for (int l = 0; l < context->work->config.num_layers; l++)
         for (int p = 0; p < NUM_PARAMETERS; p++)
-            if (parameter_layered(p))
-                TRY(visit(context, p, l, argument));
-    TRY(visit(context, PARAM_LNFW, HEAD, argument));
-    return visit(context, PARAM_LNFB, HEAD, argument);
+            if (parameters[p].layered)
+                TRY(visit(context, p, l));
+    TRY(visit(context, PARAM_LNFW, HEAD));
+    return visit(context, PARAM_LNFB, HEAD);
 }
 
 struct data *param(const struct layer *at, enum parameter p)
 {
     const struct handles *handles = at->context->handles;
-    return p == NUM_PARAMETERS ? NULL : handles_parameter(handles, STARPULLM_PARAMS, p, instance(at->l));
+    return p == NUM_PARAMETERS ? NULL : handles_parameter(handles, STARPULLM_PARAMS, p, at->l);
 }
 
 struct data *act(const struct layer *at, enum activation a)
 {
-    return handles_activation(at->context->handles, STARPULLM_ACTIVATIONS, a, instance(at->l), at->s);
+    return handles_activation(at->context->handles, STARPULLM_ACTIVATIONS, a, at->l, at->s);
 }
 
 struct data *act_grad(const struct layer *at, enum activation a)
 {
-    return handles_activation(at->context->handles, STARPULLM_ACTIVATION_GRADS, a, instance(at->l), at->s);
+    return handles_activation(at->context->handles, STARPULLM_ACTIVATION_GRADS, a, at->l, at->s);
 }
 
 static struct layer below(const struct layer *at)
@@ -74,21 +66,15 @@ bool has_head(const struct graph_context *context, int stage)
     return stage == context->work->placement.stages - 1;
 }
 
-/* As it is recorded: -1 outside of the blocks. */
-static int recorded_layer(int l)
-{
-    return l < 0 ? -1 : l;
-}
-
 struct task_place place_of(const struct layer *at)
 {
     const int home = home_of(&at->context->work->placement, at->s, at->l);
-    return (struct task_place){at->context->iteration, at->s, recorded_layer(at->l), home, at->context->priority};
+    return (struct task_place){at->context->iteration, at->s, at->l, home, at->context->priority};
 }
 
 struct task_place place_on_rank(const struct graph_context *context, int rank, int l)
 {
-    return (struct task_place){context->iteration, -1, recorded_layer(l), rank, PRIORITY_DEFAULT};
+    return (struct task_place){context->iteration, -1, l, rank, PRIORITY_DEFAULT};
 }
 
 struct sizes sizes_of(const struct graph_context *context)

@@ -8,12 +8,18 @@
 static struct data *gradient(const struct graph_context *context, enum parameter p, int l, int rank, int tile)
 {
     const int stages = context->work->placement.stages;
-    return handles_gradient(context->handles, p, instance(l), rank % stages, rank / stages, tile);
+    return handles_gradient(context->handles, p, l, rank % stages, rank / stages, tile);
+}
+
+static struct data end_of_rank(const struct graph_context *context, enum parameter p, int l, int rank, int tile)
+{
+    const int stages = context->work->placement.stages;
+    return handles_end(context->handles, p, l, rank % stages, rank / stages, tile);
 }
 
 static struct data *gradient_in_stage(const struct graph_context *context, enum parameter p, int l, int s, int tile)
 {
-    return handles_gradient(context->handles, p, instance(l), stage_of(&context->work->placement, l), s, tile);
+    return handles_gradient(context->handles, p, l, stage_of(&context->work->placement, l), s, tile);
 }
 
 /* Whether a task concerns these two ranks alone, and so not this one, which then only counts it. */
@@ -31,8 +37,8 @@ static status move_sum(const struct graph_context *context, enum parameter p, in
 {
     if (from == to || skip_of_others(context, from, to))
         return STARPULLM_OK;
-    return submit_transfer(place_on_rank(context, to, l), gradient(context, p, l, to, tile),
-                           gradient(context, p, l, from, tile));
+    struct data destination = end_of_rank(context, p, l, to, tile), source = end_of_rank(context, p, l, from, tile);
+    return submit_transfer(place_on_rank(context, to, l), &destination, &source);
 }
 
 static status continue_sum(const struct layer *at, enum parameter p, int tile, enum sweep sweep,
@@ -53,14 +59,16 @@ static status continue_sum(const struct layer *at, enum parameter p, int tile, e
 static status contribute_to_tree(const struct layer *at, enum parameter p, int tile, enum sweep sweep,
                                  struct sum *contribution)
 {
+    const struct handles *handles = at->context->handles;
     const struct placement *placement = &at->context->work->placement;
     const int from = home_of(placement, at->s, HEAD), to = home_of(placement, at->s, at->l);
     *contribution = (struct sum){gradient_in_stage(at->context, p, at->l, at->s, tile),
                                  sweep == FIRST_SWEEP ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
     if (sweep == FIRST_SWEEP || from == to || skip_of_others(at->context, from, to))
         return STARPULLM_OK;
-    return submit_transfer(place_on_rank(at->context, to, at->l), contribution->data,
-                           gradient_in_stage(at->context, p, HEAD, at->s, tile));
+    struct data destination = handles_end(handles, p, at->l, stage_of(placement, at->l), at->s, tile);
+    struct data source = handles_end(handles, p, HEAD, stage_of(placement, HEAD), at->s, tile);
+    return submit_transfer(place_on_rank(at->context, to, at->l), &destination, &source);
 }
 
 status prepare_contribution(const struct layer *at, enum parameter p, int tile, enum sweep sweep,
@@ -75,7 +83,7 @@ status prepare_contribution(const struct layer *at, enum parameter p, int tile, 
         *contribution = (struct sum){gradient_in_stage(at->context, p, at->l, 0, tile), ACCUMULATION_REDUCES};
         /* The last step's value is no contribution to this step's. */
         if (sweep == FIRST_SWEEP && at->s == first_of_rank(&at->context->work->placement))
-            submit_gradient_clear(contribution->data);
+            data_drop(contribution->data);
         return STARPULLM_OK;
     }
 }
@@ -102,7 +110,7 @@ status reduce_gradient(const struct graph_context *context, enum parameter p, in
     switch (g->reduction) {
     case STARPULLM_REDUCTION_ORDERED:
         return move_sum(context, p, l, tile, home_of(&g->placement, g->placement.sub_batches - 1, l),
-                        owner_of(&g->placement, p, instance(l)));
+                        owner_of(&g->placement, p, l));
     case STARPULLM_REDUCTION_TREE:
         return add_tree(context, p, l, tile);
     default:
@@ -114,6 +122,6 @@ struct data *gradient_of_batch(const struct graph_context *context, enum paramet
 {
     const struct placement *placement = &context->work->placement;
     if (context->work->reduction == STARPULLM_REDUCTION_ORDERED)
-        return gradient(context, p, l, owner_of(placement, p, instance(l)), tile);
+        return gradient(context, p, l, owner_of(placement, p, l), tile);
     return gradient_in_stage(context, p, parameter_place(p, l), 0, tile);
 }

@@ -47,8 +47,8 @@ enum { NUM_KINDS = STARPULLM_WEIGHTS + 1 };
 static status refuse(int64_t index, struct starpullm_pass pass, const char *expected)
 {
     static const char *const names[NUM_KINDS] = {"forward", "backward", "weights"};
-    return fail(STARPULLM_INVALID_ARGUMENT, "passes: number %lld, %s of sub-batch %d in stage %d: expected %s",
-                (long long)index, names[pass.kind], pass.sub_batch, pass.stage, expected);
+    return invalid_argument("passes: number %lld, %s of sub-batch %d in stage %d: expected %s", (long long)index,
+                            names[pass.kind], pass.sub_batch, pass.stage, expected);
 }
 
 /* That of the pass after which the sub-batch's activations aren't read any more. */
@@ -63,8 +63,8 @@ static status check_pass(const struct workload *work, int *const done[NUM_KINDS]
 {
     const int last = work->placement.stages - 1, stage = pass.stage, s = pass.sub_batch;
     if (pass.kind < 0 || pass.kind >= NUM_KINDS)
-        return fail(STARPULLM_INVALID_ARGUMENT, "passes: number %lld: found kind %d, expected %d to %d",
-                    (long long)index, pass.kind, STARPULLM_FORWARD, STARPULLM_WEIGHTS);
+        return invalid_argument("passes: number %lld: found kind %d, expected %d to %d", (long long)index, pass.kind,
+                                STARPULLM_FORWARD, STARPULLM_WEIGHTS);
     if (stage < 0 || stage > last || s < 0 || s >= sub_batches_of_pipeline(&work->placement))
         return refuse(index, pass, "a stage and a sub-batch that there are");
     const int next = done[pass.kind][stage];
@@ -93,10 +93,7 @@ static status check_weight_passes(const struct workload *work)
                                                                       : NULL;
     if (!work->weight_passes || !found)
         return STARPULLM_OK;
-    return fail(STARPULLM_INVALID_ARGUMENT,
-                "passes: found some of weights with %s, expected each block to keep what "
-                "they read",
-                found);
+    return invalid_argument("passes: found some of weights with %s, expected each block to keep what they read", found);
 }
 
 static status take_passes(struct workload *work, int *const done[NUM_KINDS], const struct starpullm_pipeline *pipeline,
@@ -118,8 +115,8 @@ static status take_passes(struct workload *work, int *const done[NUM_KINDS], con
     const int64_t of_stage = (last_kind(work) + 1) * (int64_t)sub_batches_of_pipeline(&work->placement);
     const int64_t expected = work->placement.stages * of_stage;
     if (pipeline->num_passes != expected)
-        return fail(STARPULLM_INVALID_ARGUMENT, "passes: found %lld, expected %lld: each once",
-                    (long long)pipeline->num_passes, (long long)expected);
+        return invalid_argument("passes: found %lld, expected %lld: each once", (long long)pipeline->num_passes,
+                                (long long)expected);
     return STARPULLM_OK;
 }
 
@@ -138,7 +135,7 @@ status schedule_create(struct workload *work, const struct starpullm_pipeline *p
     const bool given = pipeline && pipeline->passes;
     work->activation_sets = calloc((size_t)stages, sizeof *work->activation_sets);
     if (!work->activation_sets)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d stages", stages);
+        return out_of_memory("a table of %d stages", stages);
     for (int stage = 0; stage < stages && !given; stage++)
         work->activation_sets[stage] = activation_sets ? (int)activation_sets : of_pipeline;
     if (!given)
@@ -146,10 +143,9 @@ status schedule_create(struct workload *work, const struct starpullm_pipeline *p
     const size_t count = pipeline->num_passes > 0 ? (size_t)pipeline->num_passes : 1;
     work->passes = calloc(count, (size_t)pipelines(&work->placement) * sizeof *work->passes);
     int *done = calloc(NUM_KINDS * (size_t)stages, sizeof *done);
-    const status code =
-        work->passes && done
-            ? take_passes(work, (int *[]){done, done + stages, done + 2 * stages}, pipeline, activation_sets)
-            : fail(STARPULLM_OUT_OF_MEMORY, "a list of %lld passes", (long long)pipeline->num_passes);
+    const status code = work->passes && done ? take_passes(work, (int *[]){done, done + stages, done + 2 * stages},
+                                                           pipeline, activation_sets)
+                                             : out_of_memory("a list of %lld passes", (long long)pipeline->num_passes);
     free(done);
     if (code == STARPULLM_OK)
         repeat_for_pipelines(work);
@@ -163,7 +159,7 @@ status schedule_fill(struct workload *work)
     work->passes =
         calloc(2 * (size_t)work->placement.stages * (size_t)work->placement.sub_batches, sizeof *work->passes);
     if (!work->passes)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a list of the passes of %d sub-batches", work->placement.sub_batches);
+        return out_of_memory("a list of the passes of %d sub-batches", work->placement.sub_batches);
     add_passes(work);
     return STARPULLM_OK;
 }
@@ -172,6 +168,4 @@ void schedule_destroy(struct workload *work)
 {
     free(work->passes);
     free(work->activation_sets);
-    work->passes = NULL;
-    work->activation_sets = NULL;
 }

@@ -3,23 +3,17 @@
 #include "data/exchange.h"
 #include "graph/graph.h"
 
-static status send_parameter(const struct graph_context *context, enum parameter p, int l, const void *argument)
+/* An owner sends the parameter to all ranks that read it, and need not know by which tasks. */
+static status send_parameter(const struct graph_context *context, enum parameter p, int l)
 {
-    (void)argument;
     const struct placement *placement = &context->work->placement;
-    struct data *data = handles_parameter(context->handles, STARPULLM_PARAMS, p, instance(l));
+    struct data *data = handles_parameter(context->handles, STARPULLM_PARAMS, p, l);
     if (context->iteration->on_paper || !data)
         return STARPULLM_OK;
     for (int rank = 0; rank < placement->ranks; rank++)
-        if (rank_reads(placement, p, instance(l), rank) && (placement->rank == rank || placement->rank == data->owner))
+        if (rank_reads(placement, p, l, rank) && (placement->rank == rank || placement->rank == data->owner))
             TRY(exchange_to(data, rank));
     return STARPULLM_OK;
-}
-
-/* Owners send the parameters to all ranks that read them, and need not know by which tasks. */
-static status send_parameters(const struct graph_context *context)
-{
-    return for_each_parameter(context, send_parameter, NULL);
 }
 
 typedef status sub_batch_pass(const struct graph_context *context, int s, int stage);
@@ -118,32 +112,21 @@ static status add_weights(const struct graph_context *context, int s, int stage)
     return STARPULLM_OK;
 }
 
-/* Forward passes alone; with_loss: and the loss. */
-static status add_forward_passes(const struct graph_context *context, bool with_loss, struct starpullm_loss *loss)
+status graph_add_forward(const struct graph_context *context, struct starpullm_loss *loss)
 {
-    TRY(send_parameters(context));
+    TRY(for_each_parameter(context, send_parameter));
     for (int s = 0; s < context->work->placement.sub_batches; s++)
         for (int stage = 0; stage < context->work->placement.stages; stage++) {
-            TRY(with_loss ? add_forward_and_loss(context, s, stage, loss) : add_forward(context, s, stage));
+            TRY(loss ? add_forward_and_loss(context, s, stage, loss) : add_forward(context, s, stage));
             exchange_drop(input_of_stage(context, s, stage));
         }
     return STARPULLM_OK;
 }
 
-status graph_add_forward(const struct graph_context *context)
-{
-    return add_forward_passes(context, false, NULL);
-}
-
-status graph_add_evaluation(const struct graph_context *context, struct starpullm_loss *loss)
-{
-    return add_forward_passes(context, true, loss);
-}
-
 status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss)
 {
     const struct workload *g = context->work;
-    TRY(send_parameters(context));
+    TRY(for_each_parameter(context, send_parameter));
     for (int i = 0; i < g->num_passes; i++) {
         const struct starpullm_pass pass = g->passes[i];
         TRY(pass.kind == STARPULLM_FORWARD    ? add_forward_and_loss(context, pass.sub_batch, pass.stage, loss)

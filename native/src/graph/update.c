@@ -9,38 +9,37 @@ static status update_tensor(const struct graph_context *context, enum parameter 
 {
     const struct update *update = context->update;
     const struct workload *g = context->work;
-    struct task_place place = place_on_rank(context, owner_of(&g->placement, p, instance(l)), l);
+    struct task_place place = place_on_rank(context, owner_of(&g->placement, p, l), l);
     place.priority = PRIORITY_AT_ONCE;
     size_t first = 0;
     for (int tile = 0; tile < g->tiles.counts[p]; tile++) {
         TRY(reduce_gradient(context, p, l, tile));
         struct data *grads = gradient_of_batch(context, p, l, tile);
         const size_t count = tile_elements(&g->tiles, p, tile);
-        TRY(SUBMIT(adamw_update, place, .params = handles_parameter(context->handles, STARPULLM_PARAMS, p, instance(l)),
-                   .m = handles_parameter(context->handles, STARPULLM_M, p, instance(l)),
-                   .v = handles_parameter(context->handles, STARPULLM_V, p, instance(l)), .grads = grads,
-                   .first = first, .count = count, .adamw = update->adamw, .step = update->number));
+        TRY(SUBMIT(adamw_update, place, .params = handles_parameter(context->handles, STARPULLM_PARAMS, p, l),
+                   .m = handles_parameter(context->handles, STARPULLM_M, p, l),
+                   .v = handles_parameter(context->handles, STARPULLM_V, p, l), .grads = grads, .first = first,
+                   .count = count, .adamw = update->adamw, .step = update->number));
         exchange_drop(grads);
         first += count;
     }
     return STARPULLM_OK;
 }
 
-static status update_at_end(const struct graph_context *context, enum parameter p, int l, const void *argument)
+static status update_at_end(const struct graph_context *context, enum parameter p, int l)
 {
-    (void)argument;
-    return handles_gradient_kept(context->handles, p) ? update_tensor(context, p, l) : STARPULLM_OK;
+    return gradient_kept(context->work, p) ? update_tensor(context, p, l) : STARPULLM_OK;
 }
 
 status reduce_and_update(const struct graph_context *context)
 {
-    return for_each_parameter(context, update_at_end, NULL);
+    return for_each_parameter(context, update_at_end);
 }
 
 status update_block(const struct graph_context *context, int l)
 {
     for (int p = 0; p < NUM_PARAMETERS; p++)
-        if (!handles_gradient_kept(context->handles, p))
+        if (!gradient_kept(context->work, p))
             TRY(update_tensor(context, p, l));
     return STARPULLM_OK;
 }

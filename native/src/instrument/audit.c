@@ -27,16 +27,14 @@ struct touch {
 
 struct region {
     uintptr_t begin, end; /* of whole pages */
-    int32_t handle;
-    int32_t declared; /* by the running task */
-    atomic_bool hit;  /* an access has opened pages of it */
+    int32_t declared;     /* by the running task */
+    atomic_bool hit;      /* an access has opened pages of it */
     struct touch by_task[NUM_KINDS], outside[NUM_KINDS];
 };
 
 struct audit {
-    struct region *regions; /* sorted by address */
+    struct region *regions; /* [handle] */
     size_t count;
-    struct region **of_handle;
     uintptr_t page;
     int after_read; /* a page's protection after its first read */
     atomic_bool in_task;
@@ -56,15 +54,10 @@ static void protect(const struct region *region, int protection)
 
 static struct region *find_region(const struct audit *audit, uintptr_t address)
 {
-    size_t low = 0, high = audit->count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (address >= audit->regions[middle].end)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < audit->count && address >= audit->regions[low].begin ? &audit->regions[low] : NULL;
+    for (size_t i = 0; i < audit->count; i++)
+        if (address >= audit->regions[i].begin && address < audit->regions[i].end)
+            return &audit->regions[i];
+    return NULL;
 }
 
 /* Opens the page and counts the access. False if the page is in no region, or can't be opened. */
@@ -113,27 +106,17 @@ static void on_fault(int number, siginfo_t *info, void *context)
 
 /* ---- Create and destroy ---- */
 
-static int compare_regions(const void *left, const void *right)
-{
-    const struct region *a = left, *b = right;
-    return (a->begin > b->begin) - (a->begin < b->begin);
-}
-
 static status make_regions(struct audit *audit, const struct audit_buffer *buffers, size_t count)
 {
     audit->regions = calloc(count + 1, sizeof *audit->regions);
-    audit->of_handle = calloc(count + 1, sizeof(struct region *));
-    if (!audit->regions || !audit->of_handle)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %zu audited buffers", count);
+    if (!audit->regions)
+        return out_of_memory("a table of %zu audited buffers", count);
     for (size_t i = 0; i < count; i++) {
         const uintptr_t begin = (uintptr_t)buffers[i].begin, bytes = buffers[i].bytes;
-        audit->regions[i] = (struct region){
-            .begin = begin, .end = begin + (bytes + audit->page - 1) / audit->page * audit->page, .handle = (int32_t)i};
+        audit->regions[i].begin = begin;
+        audit->regions[i].end = begin + (bytes + audit->page - 1) / audit->page * audit->page;
     }
     audit->count = count;
-    qsort(audit->regions, count, sizeof *audit->regions, compare_regions);
-    for (size_t i = 0; i < count; i++)
-        audit->of_handle[audit->regions[i].handle] = &audit->regions[i];
     return STARPULLM_OK;
 }
 
@@ -143,7 +126,7 @@ static status test_faults(struct audit *audit)
     const size_t bytes = audit->page;
     char *page = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a page to test memory faults with");
+        return out_of_memory("a page to test memory faults with");
     struct region region = {.begin = (uintptr_t)page, .end = (uintptr_t)page + bytes};
     /* What it takes for a read opens the page for writes, too: otherwise a write taken for a read would be repeated for
      * ever. */
@@ -159,11 +142,9 @@ static status test_faults(struct audit *audit)
     munmap(page, bytes);
     if (read_known && write_known)
         return STARPULLM_OK;
-    return fail(
-        STARPULLM_INVALID_ARGUMENT,
-        "instruments: found the audit, expected it where a memory fault is known to be a read or a write (Linux "
-        "on x86-64 or aarch64): here a %s is taken for a %s",
-        read_known ? "write" : "read", read_known ? "read" : "write");
+    return invalid_argument("instruments: found the audit, expected it where a memory fault is known to be a read or a "
+                            "write (Linux on x86-64 or aarch64): here a %s is taken for a %s",
+                            read_known ? "write" : "read", read_known ? "read" : "write");
 }
 
 static void remove_handler(void)
@@ -179,7 +160,7 @@ static status install_handler(struct audit *audit)
 {
     const struct audit *none = NULL;
     if (!atomic_compare_exchange_strong(&the_audit, &none, audit))
-        return fail(STARPULLM_INVALID_STATE, "another session of this process is audited, expected none: close it");
+        return invalid_state("another session of this process is audited, expected none: close it");
     struct sigaction action = {.sa_flags = SA_SIGINFO | SA_ONSTACK};
     action.sa_sigaction = on_fault;
     sigemptyset(&action.sa_mask);
@@ -193,7 +174,6 @@ static status install_handler(struct audit *audit)
 static void free_audit(struct audit *audit)
 {
     free(audit->regions);
-    free(audit->of_handle);
     free(audit);
 }
 
@@ -201,7 +181,7 @@ status audit_create(const struct audit_buffer *buffers, size_t count, struct aud
 {
     struct audit *audit = calloc(1, sizeof *audit);
     if (!audit)
-        return fail(STARPULLM_OUT_OF_MEMORY, "an audit");
+        return out_of_memory("an audit");
     audit->page = (uintptr_t)sysconf(_SC_PAGESIZE);
     audit->after_read = PROT_READ;
     status code = make_regions(audit, buffers, count);
@@ -251,7 +231,7 @@ void audit_begin(struct audit *audit)
 
 void audit_declare(struct audit *audit, int32_t handle, int32_t mode)
 {
-    audit->of_handle[handle]->declared |= mode == STARPULLM_REDUX ? STARPULLM_READ_WRITE : mode;
+    audit->regions[handle].declared |= mode == STARPULLM_REDUX ? STARPULLM_READ_WRITE : mode;
 }
 
 int64_t audit_end(struct audit *audit, int64_t task, audit_report *report, void *argument)
@@ -268,9 +248,9 @@ int64_t audit_end(struct audit *audit, int64_t task, audit_report *report, void 
             all_pages += pages;
             if (pages > 0 && !declared)
                 report(argument,
-                       (struct starpullm_finding){task, region->handle, kinds[k].undeclared, touch->offset, pages});
+                       (struct starpullm_finding){task, (int32_t)i, kinds[k].undeclared, touch->offset, pages});
             else if (pages == 0 && declared)
-                report(argument, (struct starpullm_finding){task, region->handle, kinds[k].never_happened, 0, 0});
+                report(argument, (struct starpullm_finding){task, (int32_t)i, kinds[k].never_happened, 0, 0});
         }
         region->declared = 0;
     }
@@ -284,7 +264,7 @@ void audit_outside(struct audit *audit, audit_report *report, void *argument)
             struct region *region = &audit->regions[i];
             const int64_t pages = atomic_exchange(&region->outside[k].pages, 0);
             if (pages > 0)
-                report(argument, (struct starpullm_finding){-1, region->handle, kinds[k].undeclared,
+                report(argument, (struct starpullm_finding){-1, (int32_t)i, kinds[k].undeclared,
                                                             region->outside[k].offset, pages});
         }
 }
@@ -292,11 +272,11 @@ void audit_outside(struct audit *audit, audit_report *report, void *argument)
 void audit_open(struct audit *audit, int32_t handle)
 {
     if (audit)
-        protect(audit->of_handle[handle], PROT_READ | PROT_WRITE);
+        protect(&audit->regions[handle], PROT_READ | PROT_WRITE);
 }
 
 void audit_close(struct audit *audit, int32_t handle)
 {
     if (audit)
-        protect(audit->of_handle[handle], PROT_NONE);
+        protect(&audit->regions[handle], PROT_NONE);
 }

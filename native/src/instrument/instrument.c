@@ -23,7 +23,7 @@ status instrument_create(const struct instrument_options *options, const struct 
 {
     struct instrument *instrument = calloc(1, sizeof *instrument);
     if (!instrument)
-        return fail(STARPULLM_OUT_OF_MEMORY, "the session's instruments");
+        return out_of_memory("the session's instruments");
     instrument->options = *options;
     pthread_mutex_init(&instrument->mutex, NULL);
     status code = STARPULLM_OK;
@@ -77,7 +77,7 @@ status instrument_findings(struct instrument *instrument, size_t *count)
     if (instrument->audit)
         audit_outside(instrument->audit, append, instrument);
     if (instrument->lost)
-        return fail(STARPULLM_OUT_OF_MEMORY, "the findings after the first %zu", instrument->count);
+        return out_of_memory("the findings after the first %zu", instrument->count);
     *count = instrument->count;
     return STARPULLM_OK;
 }

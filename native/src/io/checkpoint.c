@@ -1,6 +1,7 @@
 /* Reads and writes llm.c's model checkpoints. */
 #include "io/checkpoint.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,18 +15,13 @@ static int64_t parameter_position(const model_config *config, enum parameter p, 
     return FILE_HEADER_BYTES + (int64_t)sizeof(float) * parameter_offset(config, p, layer);
 }
 
-static int64_t elements_of(const model_config *config, enum parameter p)
-{
-    return tensor_elements(parameter_shape(config, p));
-}
-
 static status read_config(const struct input_file *file, model_config *config)
 {
     int32_t header[FILE_HEADER_INTS];
     TRY(input_read_header(file, FORMAT_CHECKPOINT, header));
     memcpy(config, header + HEADER_CONFIG, sizeof *config);
     if (model_config_check(config, "bytes 8 to 31") != STARPULLM_OK)
-        return fail(STARPULLM_INVALID_FILE, "%s: %s", file->path, starpullm_last_error());
+        return invalid_file("%s: %s", file->path, starpullm_last_error());
 
     char sizes_text[160];
     snprintf(sizes_text, sizeof sizes_text,
@@ -37,7 +33,7 @@ static status read_config(const struct input_file *file, model_config *config)
 /* On success the file is open. */
 static status open_checkpoint(struct input_file *file, const char *path, model_config *config)
 {
-    TRY(input_open(file, path));
+    TRY(input_open(file, AT_FDCWD, path, path));
     const status code = read_config(file, config);
     if (code != STARPULLM_OK)
         input_close(file);
@@ -61,8 +57,8 @@ status check_same_model(const char *path, const model_config *found, const model
     memcpy(sizes[1], expected, sizeof *expected);
     for (int i = 0; i < MODEL_SIZES; i++)
         if (sizes[0][i] != sizes[1][i])
-            return fail(STARPULLM_INVALID_FILE, "%s: byte %d: %s is %" PRId32 ", expected %" PRId32 " (%s)", path,
-                        4 * (HEADER_CONFIG + i), model_size_names[i], sizes[0][i], sizes[1][i], whose);
+            return invalid_file("%s: byte %d: %s is %" PRId32 ", expected %" PRId32 " (%s)", path,
+                                4 * (HEADER_CONFIG + i), model_size_names[i], sizes[0][i], sizes[1][i], whose);
     return STARPULLM_OK;
 }
 
@@ -72,7 +68,7 @@ static status read_parameters(const struct input_file *file, const model_config 
     for (enum parameter p = 0; p < NUM_PARAMETERS; p++)
         for (int layer = 0; layer < parameter_instances(config, p); layer++)
             TRY(input_read_tensor(file,
-                                  &(struct stored_tensor){STARPULLM_PARAMS, p, layer, elements_of(config, p),
+                                  &(struct stored_tensor){STARPULLM_PARAMS, p, layer, parameter_elements(config, p),
                                                           parameter_position(config, p, layer), NULL},
                                   buffers));
     return STARPULLM_OK;
@@ -95,7 +91,7 @@ static status write_parameter(const struct output_file *file, const model_config
 {
     float *values;
     TRY(buffers->acquire(buffers->context, STARPULLM_PARAMS, p, layer, &values));
-    const status code = output_write(file, values, elements_of(config, p) * (int64_t)sizeof values[0],
+    const status code = output_write(file, values, parameter_elements(config, p) * (int64_t)sizeof values[0],
                                      parameter_position(config, p, layer));
     buffers->release(buffers->context, STARPULLM_PARAMS, p, layer);
     return code;

@@ -49,18 +49,18 @@ static const char *kind_of(mode_t mode)
 
 static status not_regular(const char *path, mode_t mode)
 {
-    return fail(STARPULLM_INVALID_FILE, "%s: is %s, expected a regular file", path, kind_of(mode));
+    return invalid_file("%s: is %s, expected a regular file", path, kind_of(mode));
 }
 
 /* ---- Reading ---- */
 
 /* The kind is looked at before open(), which has effects on some devices. */
-status input_open_in(struct input_file *file, int folder, const char *name, const char *path)
+status input_open(struct input_file *file, int folder, const char *name, const char *path)
 {
     struct stat info;
     *file = (struct input_file){.path = path, .descriptor = -1};
     if (fstatat(folder, name, &info, 0) != 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open", path);
+        return file_error(errno, "%s: open", path);
     if (!S_ISREG(info.st_mode))
         return not_regular(path, info.st_mode);
     file->descriptor = TEMP_FAILURE_RETRY(openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
@@ -68,14 +68,9 @@ status input_open_in(struct input_file *file, int folder, const char *name, cons
         file->size = info.st_size;
         return STARPULLM_OK;
     }
-    const status code = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open", path);
+    const status code = file_error(errno, "%s: open", path);
     input_close(file);
     return code;
-}
-
-status input_open(struct input_file *file, const char *path)
-{
-    return input_open_in(file, AT_FDCWD, path, path);
 }
 
 void input_close(struct input_file *file)
@@ -91,12 +86,11 @@ status input_read(const struct input_file *file, void *values, int64_t bytes, in
         const ssize_t got =
             TEMP_FAILURE_RETRY(pread(file->descriptor, (char *)values + done, transfer(bytes - done), position + done));
         if (got < 0)
-            return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: byte %" PRId64 ": read", file->path, position + done);
+            return file_error(errno, "%s: byte %" PRId64 ": read", file->path, position + done);
         if (got == 0)
-            return fail(STARPULLM_INVALID_FILE,
-                        "%s: byte %" PRId64 ": the file ends here, expected %" PRId64
-                        " more bytes: truncated (it was %" PRId64 " bytes when it was opened)",
-                        file->path, position + done, bytes - done, file->size);
+            return invalid_file("%s: byte %" PRId64 ": the file ends here, expected %" PRId64
+                                " more bytes: truncated (it was %" PRId64 " bytes when it was opened)",
+                                file->path, position + done, bytes - done, file->size);
         done += got;
     }
     return STARPULLM_OK;
@@ -112,11 +106,10 @@ static status check_values(const struct input_file *file, const struct stored_te
     const uint32_t found = checksum_of(values, tensor->elements);
     if (!tensor->checksum || found == *tensor->checksum)
         return STARPULLM_OK;
-    return fail(STARPULLM_INVALID_FILE,
-                "%s: byte %" PRId64 ": %s of %s[%d] have the checksum 0x%08" PRIx32 ", expected 0x%08" PRIx32
-                ": values or checksum are damaged",
-                file->path, tensor->position, group_names[tensor->group], parameter_name(tensor->parameter),
-                tensor->layer, found, *tensor->checksum);
+    return invalid_file("%s: byte %" PRId64 ": %s of %s[%d] have the checksum 0x%08" PRIx32 ", expected 0x%08" PRIx32
+                        ": values or checksum are damaged",
+                        file->path, tensor->position, group_names[tensor->group], parameters[tensor->parameter].name,
+                        tensor->layer, found, *tensor->checksum);
 }
 
 status input_read_tensor(const struct input_file *file, const struct stored_tensor *tensor,
@@ -146,25 +139,23 @@ static const char *format_of_magic(int32_t magic, char *text, size_t room)
 status input_read_header(const struct input_file *file, enum file_format format, int32_t header[FILE_HEADER_INTS])
 {
     if (file->size < FILE_HEADER_BYTES)
-        return fail(STARPULLM_INVALID_FILE,
-                    "%s: the file is %" PRId64
-                    " bytes, expected at least %d (the header of %s): truncated, at least %" PRId64
-                    " bytes are missing",
-                    file->path, file->size, FILE_HEADER_BYTES, formats[format].name, FILE_HEADER_BYTES - file->size);
+        return invalid_file(
+            "%s: the file is %" PRId64 " bytes, expected at least %d (the header of %s): truncated, at least %" PRId64
+            " bytes are missing",
+            file->path, file->size, FILE_HEADER_BYTES, formats[format].name, FILE_HEADER_BYTES - file->size);
     TRY(input_read(file, header, FILE_HEADER_BYTES, 0));
     const int32_t magic = header[HEADER_MAGIC], version = header[HEADER_VERSION];
     char found[32];
     if (magic != formats[format].magic)
-        return fail(STARPULLM_INVALID_FILE, "%s: byte 0: magic number is %" PRId32 "%s, expected %" PRId32 " (%s)",
-                    file->path, magic, format_of_magic(magic, found, sizeof found), formats[format].magic,
-                    formats[format].name);
+        return invalid_file("%s: byte 0: magic number is %" PRId32 "%s, expected %" PRId32 " (%s)", file->path, magic,
+                            format_of_magic(magic, found, sizeof found), formats[format].magic, formats[format].name);
     if (format == FORMAT_CHECKPOINT && version == CHECKPOINT_BFLOAT16)
-        return fail(STARPULLM_INVALID_FILE,
-                    "%s: byte 4: version is %d (bfloat16), expected 3 (float32): bfloat16 checkpoints can't be read",
-                    file->path, CHECKPOINT_BFLOAT16);
+        return invalid_file(
+            "%s: byte 4: version is %d (bfloat16), expected 3 (float32): bfloat16 checkpoints can't be read",
+            file->path, CHECKPOINT_BFLOAT16);
     if (version != formats[format].version)
-        return fail(STARPULLM_INVALID_FILE, "%s: byte 4: version is %" PRId32 ", expected %" PRId32 " (%s)", file->path,
-                    version, formats[format].version, formats[format].name);
+        return invalid_file("%s: byte 4: version is %" PRId32 ", expected %" PRId32 " (%s)", file->path, version,
+                            formats[format].version, formats[format].name);
     return STARPULLM_OK;
 }
 
@@ -173,18 +164,12 @@ status input_check_size(const struct input_file *file, int64_t expected, const c
     if (file->size == expected)
         return STARPULLM_OK;
     const bool truncated = file->size < expected;
-    return fail(STARPULLM_INVALID_FILE,
-                "%s: the file is %" PRId64 " bytes, expected %" PRId64 " (%s): %s%" PRId64 " bytes%s", file->path,
-                file->size, expected, consequence_of, truncated ? "truncated, " : "too long by ",
-                truncated ? expected - file->size : file->size - expected, truncated ? " are missing" : "");
+    return invalid_file("%s: the file is %" PRId64 " bytes, expected %" PRId64 " (%s): %s%" PRId64 " bytes%s",
+                        file->path, file->size, expected, consequence_of, truncated ? "truncated, " : "too long by ",
+                        truncated ? expected - file->size : file->size - expected, truncated ? " are missing" : "");
 }
 
 /* ---- Writing ---- */
-
-static status no_memory_for_path(const char *path)
-{
-    return fail(STARPULLM_OUT_OF_MEMORY, "%s: its path could not be allocated", path);
-}
 
 /* The path with symbolic links followed, so that a link to a checkpoint stays a link. A file that isn't there yet keeps
  * the path as it is, unless that is a link to nowhere. */
@@ -194,14 +179,14 @@ static status resolve(const char *path, char **resolved)
     *resolved = realpath(path, NULL);
     if (!*resolved && errno == ENOENT) {
         if (lstat(path, &info) == 0)
-            return fail_errno(STARPULLM_FILE_ERROR, ENOENT, "%s: follow the symbolic link", path);
+            return file_error(ENOENT, "%s: follow the symbolic link", path);
         *resolved = strdup(path);
     }
     if (*resolved)
         return STARPULLM_OK;
     if (errno == ENOMEM)
-        return no_memory_for_path(path);
-    return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: resolve", path);
+        return out_of_memory("%s: its path could not be allocated", path);
+    return file_error(errno, "%s: resolve", path);
 }
 
 /* The folder stays open until the end: every later call is relative to it, and it is fsynced after the rename. */
@@ -216,10 +201,10 @@ static status open_folder(struct output_file *file)
         file->name = slash + 1;
     }
     if (file->name[0] == '\0')
-        return fail(STARPULLM_INVALID_ARGUMENT, "%s: names no file, expected the path of a file", file->path);
+        return invalid_argument("%s: names no file, expected the path of a file", file->path);
     file->folder = TEMP_FAILURE_RETRY(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (file->folder < 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open folder %s", file->path, folder);
+        return file_error(errno, "%s: open folder %s", file->path, folder);
     return STARPULLM_OK;
 }
 
@@ -228,8 +213,7 @@ static status create(struct output_file *file, int flags, mode_t mode)
     flags |= O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     file->descriptor = TEMP_FAILURE_RETRY(openat(file->folder, file->temporary, flags, mode));
     if (file->descriptor < 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: create temporary file %s in its folder", file->path,
-                          file->temporary);
+        return file_error(errno, "%s: create temporary file %s in its folder", file->path, file->temporary);
     file->named = true;
     return STARPULLM_OK;
 }
@@ -248,7 +232,7 @@ static status give_name(struct output_file *file)
     char unnamed[32];
     snprintf(unnamed, sizeof unnamed, "/proc/self/fd/%d", file->descriptor);
     if (linkat(AT_FDCWD, unnamed, file->folder, file->temporary, AT_SYMLINK_FOLLOW) != 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: name temporary file %s", file->path, file->temporary);
+        return file_error(errno, "%s: name temporary file %s", file->path, file->temporary);
     file->named = true;
     return STARPULLM_OK;
 }
@@ -272,16 +256,16 @@ static status create_beside(struct output_file *file)
     struct stat old;
     if (fstatat(file->folder, file->name, &old, 0) != 0) {
         if (errno != ENOENT)
-            return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: stat", file->path);
+            return file_error(errno, "%s: stat", file->path);
         return create_unique(file, 0666);
     }
     if (!S_ISREG(old.st_mode))
         return not_regular(file->path, old.st_mode);
     if (faccessat(file->folder, file->name, W_OK, AT_EACCESS) != 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: replace", file->path);
+        return file_error(errno, "%s: replace", file->path);
     TRY(create_unique(file, 0600));
     if (fchmod(file->descriptor, old.st_mode & 0777) != 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: chmod temporary file %s", file->path, file->temporary);
+        return file_error(errno, "%s: chmod temporary file %s", file->path, file->temporary);
     return STARPULLM_OK;
 }
 
@@ -322,9 +306,8 @@ status output_write(const struct output_file *file, const void *values, int64_t 
         if (put < 0 && errno == EINVAL && give_up_direct(file))
             continue;
         if (put <= 0)
-            return fail_errno(STARPULLM_FILE_ERROR, put < 0 ? errno : EIO,
-                              "%s: byte %" PRId64 ": write to temporary file %s", file->path, position + done,
-                              file->temporary);
+            return file_error(put < 0 ? errno : EIO, "%s: byte %" PRId64 ": write to temporary file %s", file->path,
+                              position + done, file->temporary);
         done += put;
     }
     return STARPULLM_OK;
@@ -345,20 +328,18 @@ int sync_folder(int descriptor)
 static status replace(struct output_file *file)
 {
     if (TEMP_FAILURE_RETRY(fsync(file->descriptor)) != 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: fsync of temporary file %s", file->path, file->temporary);
+        return file_error(errno, "%s: fsync of temporary file %s", file->path, file->temporary);
     if (!file->named)
         TRY(give_name(file));
     const int closed = close(file->descriptor);
     file->descriptor = -1;
     if (closed != 0 && errno != EINTR)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: close temporary file %s", file->path, file->temporary);
+        return file_error(errno, "%s: close temporary file %s", file->path, file->temporary);
     if (renameat(file->folder, file->temporary, file->folder, file->name) != 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: rename temporary file %s to it", file->path,
-                          file->temporary);
+        return file_error(errno, "%s: rename temporary file %s to it", file->path, file->temporary);
     file->named = false;
     if (sync_folder(file->folder) != 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno,
-                          "%s: the new file is in place, but a power failure may undo that: fsync of its folder",
+        return file_error(errno, "%s: the new file is in place, but a power failure may undo that: fsync of its folder",
                           file->path);
     return STARPULLM_OK;
 }

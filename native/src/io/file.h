@@ -33,10 +33,8 @@ struct input_file {
     int64_t size;     /* bytes, when it was opened */
 };
 
-/* Never waits, whatever the path is. On failure the file is closed. */
-status input_open(struct input_file *file, const char *path);
-/* The same by its name in an opened folder; `path` is for sentences. */
-status input_open_in(struct input_file *file, int folder, const char *name, const char *path);
+/* By its name in an opened folder, or AT_FDCWD; `path` is for sentences. Never waits. On failure the file is closed. */
+status input_open(struct input_file *file, int folder, const char *name, const char *path);
 void input_close(struct input_file *file);
 
 status input_read(const struct input_file *file, void *values, int64_t bytes, int64_t position);

@@ -53,7 +53,7 @@ static status write_owner(const struct folder_lock *lock, uint64_t run)
     snprintf(owner, sizeof owner, "run %016" PRIx64 "\nprocess %ld on %s\n", run, (long)getpid(), host);
     const ssize_t put = TEMP_FAILURE_RETRY(pwrite(lock->file, owner, sizeof owner, 0));
     if (put != (ssize_t)sizeof owner)
-        return fail_errno(STARPULLM_FILE_ERROR, put < 0 ? errno : ENOSPC, "%s: write its .lock", lock->root.path);
+        return file_error(put < 0 ? errno : ENOSPC, "%s: write its .lock", lock->root.path);
     return STARPULLM_OK;
 }
 
@@ -62,15 +62,14 @@ static status check_owner(const struct folder_lock *lock, uint64_t run)
     char owner[OWNER_BYTES + 1] = {0};
     uint64_t found;
     if (TEMP_FAILURE_RETRY(pread(lock->file, owner, OWNER_BYTES, 0)) < 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: read its .lock", lock->root.path);
+        return file_error(errno, "%s: read its .lock", lock->root.path);
     char *process = strchr(owner, '\n');
     if (!process || sscanf(owner, "run %" SCNx64, &found) != 1)
-        return fail_errno(STARPULLM_FILE_ERROR, EBUSY, "%s: another run is saving into this folder", lock->root.path);
+        return file_error(EBUSY, "%s: another run is saving into this folder", lock->root.path);
     if (found == run)
         return STARPULLM_OK;
     process[strcspn(process + 1, "\n") + 1] = '\0';
-    return fail_errno(STARPULLM_FILE_ERROR, EBUSY, "%s: another run is saving into this folder (%s)", lock->root.path,
-                      process + 1);
+    return file_error(EBUSY, "%s: another run is saving into this folder (%s)", lock->root.path, process + 1);
 }
 
 static status lock_for_run(const struct folder_lock *lock, uint64_t run)
@@ -79,12 +78,12 @@ static status lock_for_run(const struct folder_lock *lock, uint64_t run)
     if (!first && has_no_locks(errno))
         return STARPULLM_OK;
     if (!first && !is_held_by_others(errno))
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: lock its .lock", lock->root.path);
+        return file_error(errno, "%s: lock its .lock", lock->root.path);
     if (first)
         TRY(write_owner(lock, run));
     /* Waits at most until the first process of the other run has written its number. */
     if (lock_file(lock->file, F_OFD_SETLKW, F_RDLCK) != 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: lock its .lock", lock->root.path);
+        return file_error(errno, "%s: lock its .lock", lock->root.path);
     return first ? STARPULLM_OK : check_owner(lock, run);
 }
 
@@ -93,14 +92,14 @@ static status open_folder(struct folder_lock *lock, const char *path)
     struct stat folder, file;
     lock->root.path = strdup(path);
     if (!lock->root.path)
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: its path could not be allocated", path);
+        return out_of_memory("%s: its path could not be allocated", path);
     lock->root.descriptor = TEMP_FAILURE_RETRY(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (lock->root.descriptor < 0 || fstat(lock->root.descriptor, &folder) != 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open the folder", path);
+        return file_error(errno, "%s: open the folder", path);
     lock->file = TEMP_FAILURE_RETRY(
         openat(lock->root.descriptor, ".lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
     if (lock->file < 0 || fstat(lock->file, &file) != 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open its .lock", path);
+        return file_error(errno, "%s: open its .lock", path);
     lock->identity = (struct identity){folder.st_dev, folder.st_ino, file.st_ino};
     return STARPULLM_OK;
 }
@@ -120,8 +119,7 @@ static void release(struct folder_lock *lock)
 
 static struct folder_lock *find(struct folder_lock *locks, const struct identity *identity)
 {
-    while (locks && (locks->identity.device != identity->device || locks->identity.folder != identity->folder ||
-                     locks->identity.file != identity->file))
+    while (locks && memcmp(&locks->identity, identity, sizeof *identity) != 0)
         locks = locks->next;
     return locks;
 }
@@ -130,7 +128,7 @@ status folder_lock_take(struct folder_lock **locks, const char *path, uint64_t r
 {
     struct folder_lock *taken = calloc(1, sizeof *taken);
     if (!taken)
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: its lock could not be allocated", path);
+        return out_of_memory("%s: its lock could not be allocated", path);
     taken->root.descriptor = taken->file = -1;
     status code = open_folder(taken, path);
     struct folder_lock *ours = code == STARPULLM_OK ? find(*locks, &taken->identity) : NULL;

@@ -60,9 +60,7 @@ status training_state_writer_open(const struct state_root *root, const struct tr
  * file system can and they begin on a multiple of 4096 bytes. Nothing past the last value is read. */
 status training_state_write(struct training_state_writer *writer, int index, int part, const float *values);
 
-/* Once everything has been written: fsync, rename, fsync of the folder. Frees the writer whatever it returns; on
- * failure as training_state_discard(). (The one exception: if only the folder's fsync fails, the file is in place and
- * the sentence says so.) */
+/* Once everything has been written: as output_commit(); and frees the writer whatever it returns. */
 status training_state_commit(struct training_state_writer *writer);
 
 /* Removes the temporary file, and the step's folder if it is empty, and frees the writer. Leaves the last error alone.

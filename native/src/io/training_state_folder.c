@@ -1,5 +1,5 @@
 /* Which folders are those of training states, and which of the files there are those of ranks. */
-#include "io/training_state_folder.h"
+#include "io/training_state_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@ struct file_name {
 
 static status cannot_open(const char *path)
 {
-    return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open the folder", path);
+    return file_error(errno, "%s: open the folder", path);
 }
 
 status state_open_folder(int in, const char *name, const char *path, int flags, int *folder)
@@ -32,7 +32,7 @@ status step_name(struct step_folder *step, const struct state_root *root, const 
     snprintf(step->name, sizeof step->name, "%s", name);
     if (asprintf(&step->path, "%s/%s", root->path, name) < 0) {
         step->path = NULL;
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: the path of a training state could not be allocated", root->path);
+        return out_of_memory("%s: the path of a training state could not be allocated", root->path);
     }
     return STARPULLM_OK;
 }
@@ -137,13 +137,12 @@ static status find_complete(const char *path, struct dirent **entries, int count
         else if (*num_ranks == 0)
             *num_ranks = ranks;
         else
-            return fail(STARPULLM_INVALID_FILE,
-                        "%s: the files of %" PRId32 " ranks are there and those of %" PRId32
-                        ", expected those of one save",
-                        path, *num_ranks, ranks);
+            return invalid_file("%s: the files of %" PRId32 " ranks are there and those of %" PRId32
+                                ", expected those of one save",
+                                path, *num_ranks, ranks);
     }
     if (*num_ranks == 0)
-        return fail(STARPULLM_INVALID_FILE, "%s: incomplete: %s", path, problem);
+        return invalid_file("%s: incomplete: %s", path, problem);
     return STARPULLM_OK;
 }
 
@@ -172,7 +171,7 @@ status state_remove_files(int folder, const char *path, int32_t kept_ranks)
     status code = STARPULLM_OK;
     for (int i = 0; i < count && code == STARPULLM_OK; i++)
         if (ranks_of(entries[i]) != kept_ranks && unlinkat(folder, entries[i]->d_name, 0) != 0 && errno != ENOENT)
-            code = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: remove %s", path, entries[i]->d_name);
+            code = file_error(errno, "%s: remove %s", path, entries[i]->d_name);
     state_free_list(entries, count);
     return code;
 }

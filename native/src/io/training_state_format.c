@@ -1,5 +1,5 @@
 /* Header, table and end of a training state's file, as docs/formats.md has them. */
-#include "io/training_state_format.h"
+#include "io/training_state_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ status state_lay_out(struct state_head *head, int64_t *file_bytes, status code, 
     bool fits = true;
     for (int i = 0; i < head->meta.num_tensors; i++) {
         struct state_entry *entry = &head->entries[i];
-        entry->elements = tensor_elements(parameter_shape(&head->meta.config, (enum parameter)entry->parameter));
+        entry->elements = parameter_elements(&head->meta.config, (enum parameter)entry->parameter);
         const int64_t bytes = entry->elements * (int64_t)sizeof(float);
         for (int part = 0; part < STATE_PARTS && fits; part++) {
             entry->positions[part] = end;
@@ -175,9 +175,9 @@ status state_compare(const char *path, const struct training_state_meta *found,
     for (size_t f = 0; f < sizeof fields / sizeof fields[0]; f++) {
         const struct field *field = &fields[f];
         if (memcmp((const char *)found + field->offset, (const char *)expected + field->offset, field_bytes(field)))
-            return fail(STARPULLM_INVALID_FILE, "%s: byte %zu: %s is %s, expected %s (%s)", path,
-                        offsetof(struct state_head, meta) + field->offset, field->name,
-                        field_text(found_text, field, found), field_text(expected_text, field, expected), whose);
+            return invalid_file(
+                "%s: byte %zu: %s is %s, expected %s (%s)", path, offsetof(struct state_head, meta) + field->offset,
+                field->name, field_text(found_text, field, found), field_text(expected_text, field, expected), whose);
     }
     return STARPULLM_OK;
 }

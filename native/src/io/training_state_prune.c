@@ -1,6 +1,6 @@
 /* What a run does to the states that are there already: it refuses newer ones, and removes those that its own replace.
  */
-#include "io/training_state_folder.h"
+#include "io/training_state_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,10 +37,9 @@ static status check_older(const struct state_root *root, const char *name, int64
     if (code == STARPULLM_OK && newer.descriptor >= 0)
         code = load(&newer, &complete);
     if (complete)
-        code = fail(STARPULLM_INVALID_ARGUMENT,
-                    "%s: holds the state after step %" PRId64 ", newer than step %" PRId64
-                    " of this run, expected a folder without newer states",
-                    root->path, state_step_of(name), step);
+        code = invalid_argument("%s: holds the state after step %" PRId64 ", newer than step %" PRId64
+                                " of this run, expected a folder without newer states",
+                                root->path, state_step_of(name), step);
     step_close(&newer);
     return code;
 }
@@ -65,13 +64,13 @@ static status remove_state(const struct step_folder *step)
     TRY(state_remove_files(step->descriptor, step->path, 0));
     if (unlinkat(step->root->descriptor, step->name, AT_REMOVEDIR) != 0 && errno != ENOENT && errno != ENOTEMPTY &&
         errno != EEXIST)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: remove the folder", step->path);
+        return file_error(errno, "%s: remove the folder", step->path);
     return STARPULLM_OK;
 }
 
 static status sync_names(int folder, const char *path)
 {
-    return sync_folder(folder) == 0 ? STARPULLM_OK : fail_errno(STARPULLM_FILE_ERROR, errno, "%s: fsync", path);
+    return sync_folder(folder) == 0 ? STARPULLM_OK : file_error(errno, "%s: fsync", path);
 }
 
 /* Keeps or removes a state that is older than *num_complete complete ones. The newest complete state is on the disk,

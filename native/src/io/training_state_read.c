@@ -1,7 +1,6 @@
 /* Finds, checks and reads training states. */
 #include "io/checkpoint.h"
-#include "io/training_state_folder.h"
-#include "io/training_state_format.h"
+#include "io/training_state_files.h"
 #include "status.h"
 
 #include <errno.h>
@@ -19,7 +18,7 @@ struct state_file {
 
 static status no_memory(const char *path)
 {
-    return fail(STARPULLM_OUT_OF_MEMORY, "%s: its table could not be allocated", path);
+    return out_of_memory("%s: its table could not be allocated", path);
 }
 
 /* ---- One rank's file ---- */
@@ -30,10 +29,9 @@ static status check_words(const struct input_file *file, const char *what, const
     const uint32_t *f = found, *e = expected;
     for (int64_t i = 0; i < bytes / (int64_t)sizeof *f; i++)
         if (f[i] != e[i])
-            return fail(STARPULLM_INVALID_FILE,
-                        "%s: byte %" PRId64 ": the %s has 0x%08" PRIx32 ", expected 0x%08" PRIx32
-                        ", which goes with the header: one of the two is damaged",
-                        file->path, position + 4 * i, what, f[i], e[i]);
+            return invalid_file("%s: byte %" PRId64 ": the %s has 0x%08" PRIx32 ", expected 0x%08" PRIx32
+                                ", which goes with the header: one of the two is damaged",
+                                file->path, position + 4 * i, what, f[i], e[i]);
     return STARPULLM_OK;
 }
 
@@ -51,12 +49,12 @@ static status check_entry(const struct input_file *file, const struct state_head
     const int64_t position = (const char *)&head->entries[number] - (const char *)head;
     const int32_t p = head->entries[number].parameter, layer = head->entries[number].layer;
     if (p < 0 || p >= NUM_PARAMETERS)
-        return fail(STARPULLM_INVALID_FILE, "%s: byte %" PRId64 ": parameter is number %" PRId32 ", expected 0 to %d",
-                    file->path, position, p, NUM_PARAMETERS - 1);
+        return invalid_file("%s: byte %" PRId64 ": parameter is number %" PRId32 ", expected 0 to %d", file->path,
+                            position, p, NUM_PARAMETERS - 1);
     const int instances = parameter_instances(&head->meta.config, (enum parameter)p);
     if (layer < 0 || layer >= instances)
-        return fail(STARPULLM_INVALID_FILE, "%s: byte %" PRId64 ": layer of %s is %" PRId32 ", expected 0 to %d",
-                    file->path, position + 4, parameter_name((enum parameter)p), layer, instances - 1);
+        return invalid_file("%s: byte %" PRId64 ": layer of %s is %" PRId32 ", expected 0 to %d", file->path,
+                            position + 4, parameters[p].name, layer, instances - 1);
     return STARPULLM_OK;
 }
 
@@ -87,10 +85,9 @@ static status load_table(const struct input_file *file, const struct training_st
 {
     const int64_t bytes = state_head_bytes(meta->num_tensors);
     if (file->size < bytes + STATE_BLOCK)
-        return fail(STARPULLM_INVALID_FILE,
-                    "%s: the file is %" PRId64 " bytes, expected at least %" PRId64
-                    " (header, table of %d tensors and end): truncated",
-                    file->path, file->size, bytes + STATE_BLOCK, meta->num_tensors);
+        return invalid_file("%s: the file is %" PRId64 " bytes, expected at least %" PRId64
+                            " (header, table of %d tensors and end): truncated",
+                            file->path, file->size, bytes + STATE_BLOCK, meta->num_tensors);
     table->head = state_head_create(meta);
     struct state_head *found = malloc((size_t)bytes);
     const status code = found && table->head ? check_table(file, found, table) : no_memory(file->path);
@@ -112,8 +109,8 @@ static status check_file(const struct input_file *file, struct training_state *s
         named.step = state->meta.step;
     TRY(state_compare(file->path, &meta, &named, rank == 0 ? "by its name" : "as in rank 0's file"));
     if (meta.rank != rank)
-        return fail(STARPULLM_INVALID_FILE, "%s: byte 32: rank is %" PRId32 ", expected %" PRId32 " (by its name)",
-                    file->path, meta.rank, rank);
+        return invalid_file("%s: byte 32: rank is %" PRId32 ", expected %" PRId32 " (by its name)", file->path,
+                            meta.rank, rank);
     if (rank == 0)
         state->meta = meta;
     return load_table(file, &meta, &state->files[rank]);
@@ -145,7 +142,7 @@ static status visit_file(struct training_state *state, int32_t rank, const struc
     snprintf(name, sizeof name, STATE_FILE, rank, state->meta.num_ranks);
     if (asprintf(&path, "%s/%s", state->path, name) < 0)
         return no_memory(state->path);
-    status code = input_open_in(&file, state->folder, name, path);
+    status code = input_open(&file, state->folder, name, path);
     if (code == STARPULLM_OK) {
         code = buffers ? read_tensors(&file, &state->files[rank], buffers) : check_file(&file, state, rank);
         input_close(&file);
@@ -165,10 +162,9 @@ static status check_each_once(const struct training_state *state, int32_t *owner
             const int layer = head->entries[i].layer;
             int32_t *owned_by = &owner[parameter_number(&state->meta.config, p, layer)];
             if (*owned_by != 0)
-                return fail(STARPULLM_INVALID_FILE,
-                            "%s: %s[%d] is in the files of rank %" PRId32 " and of rank %" PRId32
-                            ", expected each tensor once",
-                            state->path, parameter_name(p), layer, *owned_by - 1, rank);
+                return invalid_file("%s: %s[%d] is in the files of rank %" PRId32 " and of rank %" PRId32
+                                    ", expected each tensor once",
+                                    state->path, parameters[p].name, layer, *owned_by - 1, rank);
             *owned_by = rank + 1;
         }
     }
@@ -182,8 +178,8 @@ static status check_all_tensors(const struct training_state *state)
     for (int32_t rank = 0; rank < state->meta.num_ranks; rank++)
         found += state->files[rank].head->meta.num_tensors;
     if (found != expected)
-        return fail(STARPULLM_INVALID_FILE, "%s: its files have %" PRId64 " tensors, expected the model's %" PRId64,
-                    state->path, found, expected);
+        return invalid_file("%s: its files have %" PRId64 " tensors, expected the model's %" PRId64, state->path, found,
+                            expected);
     int32_t *owner = calloc((size_t)expected, sizeof *owner);
     const status code = owner ? check_each_once(state, owner) : no_memory(state->path);
     free(owner);
@@ -265,12 +261,10 @@ static status load_newest(const struct state_root *root, struct dirent **folders
             strcpy(problem, starpullm_last_error());
     }
     if (problem[0])
-        return fail(STARPULLM_INVALID_FILE, "%s: no training state in it is complete (the newest: %s)", root->path,
-                    problem);
-    return fail(STARPULLM_INVALID_FILE,
-                "%s: has no training state, expected a folder named like step-000000000000 with files named like "
-                "rank-00000-of-00001.state",
-                root->path);
+        return invalid_file("%s: no training state in it is complete (the newest: %s)", root->path, problem);
+    return invalid_file("%s: has no training state, expected a folder named like step-000000000000 with files named "
+                        "like rank-00000-of-00001.state",
+                        root->path);
 }
 
 /* `folder` is a root, or a state's own. */
@@ -350,7 +344,6 @@ status starpullm_training_state_info(const char *path, struct starpullm_training
     snprintf(info->passed_over, sizeof info->passed_over, "%s", state->passed_over ? state->passed_over : "");
     training_state_close(state);
     if (length >= (int)sizeof info->path)
-        return fail(STARPULLM_INVALID_ARGUMENT, "path: found %d characters, expected at most %zu", length,
-                    sizeof info->path - 1);
+        return invalid_argument("path: found %d characters, expected at most %zu", length, sizeof info->path - 1);
     return STARPULLM_OK;
 }

@@ -1,5 +1,5 @@
 /* What Linux tells of the caches: Documentation/ABI/testing/sysfs-devices-system-cpu of its sources. */
-#include "kernels/caches.h"
+#include "kernels/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>

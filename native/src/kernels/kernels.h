@@ -16,7 +16,6 @@
 #include <stdint.h>
 
 #include "kernels/arithmetic.h"
-#include "kernels/caches.h"
 #include "kernels/team.h"
 
 enum sum_start { SUM_FROM_ZERO, SUM_CONTINUES };
@@ -41,18 +40,28 @@ bool kernels_open_blas(char *sentence, size_t sentence_size, const char *library
 /* From now on they are strict again. */
 void kernels_close_blas(void);
 
-/* What the BLAS is; "" while matmuls are strict. */
-const char *kernels_blas(void);
-
 /* Their level: "ref"; "sse2", "neon" or "vector16", which are vectors of 16 bytes on x86-64, aarch64 or another
  * processor; "avx2"; or "avx512". It is the best that this machine and build have, unless STARPULLM_SIMD in the
  * environment names another. */
 const char *kernels_level(void);
 
-/* false: STARPULLM_SIMD names no level that is here, or STARPULLM_CACHES no sizes of caches; `sentence` says which. */
-bool kernels_check_environment(char *sentence, size_t sentence_size);
+/* Says that STARPULLM_SIMD names no level that is here, or STARPULLM_CACHES no sizes of caches; "" if they do. */
+const char *kernels_refusal(void);
 
-/* The caches from which the blocks of matmuls follow. No bit depends on them. */
+/* This machine's caches, from which simd/blocking.c derives its blocks. No bit depends on them. */
+struct caches {
+    size_t l1;       /* bytes for data */
+    size_t l2;       /* bytes of one hardware thread's share */
+    bool l3_is_slow; /* a prefetch instruction costs less than the wait for a line that has left the second level */
+};
+
+/* STARPULLM_CACHES in the environment: two numbers, as in "32K,1M", of bytes, KiB or MiB. Otherwise what Linux tells of
+ * the first processor; 32 KiB and 256 KiB where it doesn't. false: the variable isn't so; then the sizes are as without
+ * it. l3_is_slow follows from the processor's maker, as measured (docs/performance.md, "Prefetching"); it is false for
+ * an unknown processor. */
+bool caches_read(struct caches *caches);
+
+/* Those in use. */
 const struct caches *kernels_caches(void);
 
 /* From now on the blocks follow from these. Not while kernels run. */

@@ -1,7 +1,6 @@
 /* A SIMD level: one implementation of every kernel. */
 #pragma once
 
-#include "kernels/caches.h"
 #include "kernels/kernels.h"
 #include "kernels/libm.h"
 

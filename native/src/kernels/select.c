@@ -9,6 +9,7 @@
 #include "kernels/blas/blas.h"
 #include "kernels/level.h"
 #include "kernels/ref/ref.h"
+#include "starpullm.h"
 
 enum { MAX_LEVELS = 4 };
 
@@ -18,9 +19,8 @@ static size_t num_levels;
 static const struct level *chosen;
 static const struct kernels *current; /* the chosen level's, or with_blas */
 static struct kernels with_blas;
-static char requested[32]; /* by STARPULLM_SIMD; "" if it isn't set */
 static struct caches caches;
-static bool caches_refused;
+static char refusal[512]; /* of what the environment asks for */
 
 static const struct level level_ref = {
     .name = "ref",
@@ -77,20 +77,40 @@ static void fit_caches(void)
             levels[i].fit_caches(&caches);
 }
 
+static const struct level *find_level(const char *name)
+{
+    for (size_t i = 0; i < num_levels; i++)
+        if (strcmp(levels[i].name, name) == 0)
+            return &levels[i];
+    return NULL;
+}
+
+static void refuse_level(const char *name)
+{
+    char names[64] = "";
+    for (size_t i = 0, used = 0; i < num_levels; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", levels[i].name);
+    snprintf(refusal, sizeof refusal, "STARPULLM_SIMD: found \"%.31s\", expected one of %s on this machine", name,
+             names);
+}
+
 static void choose(void)
 {
     add_levels();
     chosen = &levels[num_levels - 1];
     const char *name = getenv("STARPULLM_SIMD");
-    if (name && *name) {
-        snprintf(requested, sizeof requested, "%s", name);
+    if (!caches_read(&caches))
+        snprintf(refusal, sizeof refusal,
+                 "STARPULLM_CACHES: found \"%s\", expected the sizes of the first- and second-level caches, such as "
+                 "32K,1M",
+                 getenv("STARPULLM_CACHES"));
+    if (name && *name)
+        chosen = find_level(name);
+    if (!chosen) {
         chosen = &levels[0];
-        for (size_t i = 0; i < num_levels; i++)
-            if (strcmp(levels[i].name, requested) == 0)
-                chosen = &levels[i];
+        refuse_level(name);
     }
     current = &chosen->kernels;
-    caches_refused = !caches_read(&caches);
     fit_caches();
 }
 
@@ -107,23 +127,10 @@ void kernels_fit_caches(const struct caches *other)
     fit_caches();
 }
 
-bool kernels_check_environment(char *sentence, size_t sentence_size)
+const char *kernels_refusal(void)
 {
     pthread_once(&once, choose);
-    if (*requested && strcmp(requested, chosen->name) != 0) {
-        char names[64] = "";
-        for (size_t i = 0, used = 0; i < num_levels; i++)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", levels[i].name);
-        snprintf(sentence, sentence_size, "STARPULLM_SIMD: found \"%s\", expected one of %s on this machine", requested,
-                 names);
-        return false;
-    }
-    if (caches_refused)
-        snprintf(sentence, sentence_size,
-                 "STARPULLM_CACHES: found \"%s\", expected the sizes of the first- and second-level caches, such as "
-                 "32K,1M",
-                 getenv("STARPULLM_CACHES"));
-    return !caches_refused;
+    return refusal;
 }
 
 const struct kernels *kernels(void)
@@ -152,7 +159,7 @@ void kernels_close_blas(void)
     current = &chosen->kernels;
 }
 
-const char *kernels_blas(void)
+const char *starpullm_blas(void)
 {
     pthread_once(&once, choose);
     return current == &with_blas ? blas_description() : "";
@@ -170,23 +177,16 @@ const char *kernels_level_name(size_t index)
     return index < num_levels ? levels[index].name : NULL;
 }
 
-static const struct level *find_level(const char *name)
-{
-    pthread_once(&once, choose);
-    for (size_t i = 0; i < num_levels; i++)
-        if (strcmp(levels[i].name, name) == 0)
-            return &levels[i];
-    return NULL;
-}
-
 const struct kernels *kernels_of_level(const char *name)
 {
+    pthread_once(&once, choose);
     const struct level *level = find_level(name);
     return level ? &level->kernels : NULL;
 }
 
 libm_map *libm_of_level(const char *name, enum libm_function function)
 {
+    pthread_once(&once, choose);
     const struct level *level = find_level(name);
     return level ? level->vector_libm[function] : NULL;
 }

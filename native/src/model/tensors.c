@@ -20,13 +20,7 @@ const struct matmul_tensors matmuls[NUM_MATMULS] = {
 /* The sizes that shapes are made of. */
 enum letter { END, B, T, C, C_3, C_4, NH, VP, MAX_T };
 
-struct tensor {
-    const char *name;
-    bool layered; /* one per layer; the shape is that of one layer */
-    enum letter shape[TENSOR_MAX_DIMS];
-};
-
-static const struct tensor parameters[NUM_PARAMETERS] = {
+const struct tensor parameters[NUM_PARAMETERS] = {
     [PARAM_WTE] = {"wte", false, {VP, C}},
     [PARAM_WPE] = {"wpe", false, {MAX_T, C}},
     [PARAM_LN1W] = {"ln1w", true, {C}},
@@ -45,7 +39,7 @@ static const struct tensor parameters[NUM_PARAMETERS] = {
     [PARAM_LNFB] = {"lnfb", false, {C}},
 };
 
-static const struct tensor activations[NUM_ACTIVATIONS] = {
+const struct tensor activations[NUM_ACTIVATIONS] = {
     [ACT_ENCODED] = {"encoded", false, {B, T, C}},
     [ACT_LN1] = {"ln1", true, {B, T, C}},
     [ACT_LN1_MEAN] = {"ln1_mean", true, {B, T}},
@@ -71,8 +65,8 @@ static const struct tensor activations[NUM_ACTIVATIONS] = {
     [ACT_LOSSES] = {"losses", false, {B, T}},
 };
 
-static struct tensor_shape shape_of(const struct tensor *tensor, const model_config *config, int64_t batch_size,
-                                    int64_t seq_len)
+struct tensor_shape tensor_shape(const struct tensor *tensor, const model_config *config, int64_t batch_size,
+                                 int64_t seq_len)
 {
     const int64_t channels = config->channels;
     const int64_t sizes[] = {
@@ -91,7 +85,7 @@ static struct tensor_shape shape_of(const struct tensor *tensor, const model_con
     return shape;
 }
 
-static int instances_of(const struct tensor *tensor, const model_config *config)
+int tensor_instances(const struct tensor *tensor, const model_config *config)
 {
     return tensor->layered ? config->num_layers : 1;
 }
@@ -102,9 +96,9 @@ static bool bytes_of_all(const struct tensor *table, int count, const model_conf
 {
     *bytes = 0;
     for (int i = 0; i < count; i++) {
-        struct tensor_shape shape = shape_of(&table[i], config, batch_size, seq_len);
+        struct tensor_shape shape = tensor_shape(&table[i], config, batch_size, seq_len);
         int64_t size = (int64_t)sizeof(float);
-        if (__builtin_mul_overflow(size, instances_of(&table[i], config), &size))
+        if (__builtin_mul_overflow(size, tensor_instances(&table[i], config), &size))
             return false;
         for (int d = 0; d < shape.num_dims; d++)
             if (__builtin_mul_overflow(size, shape.dims[d], &size))
@@ -121,56 +115,27 @@ status model_config_check(const model_config *config, const char *where)
     memcpy(sizes, config, sizeof sizes);
     for (int i = 0; i < MODEL_SIZES; i++)
         if (sizes[i] < 1)
-            return fail(STARPULLM_INVALID_ARGUMENT, "%s: %s is %" PRId32 ", expected at least 1", where,
-                        model_size_names[i], sizes[i]);
+            return invalid_argument("%s: %s is %" PRId32 ", expected at least 1", where, model_size_names[i], sizes[i]);
     if (config->channels % config->num_heads != 0)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "%s: channels is %" PRId32 ", expected a multiple of num_heads (%" PRId32 ")", where,
-                    config->channels, config->num_heads);
+        return invalid_argument("%s: channels is %" PRId32 ", expected a multiple of num_heads (%" PRId32 ")", where,
+                                config->channels, config->num_heads);
     if (config->padded_vocab_size < config->vocab_size)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "%s: padded_vocab_size is %" PRId32 ", expected at least vocab_size (%" PRId32 ")", where,
-                    config->padded_vocab_size, config->vocab_size);
+        return invalid_argument("%s: padded_vocab_size is %" PRId32 ", expected at least vocab_size (%" PRId32 ")",
+                                where, config->padded_vocab_size, config->vocab_size);
 
     const int64_t header_bytes = 1024; /* of a checkpoint (docs/formats.md) */
     int64_t bytes;
     if (!bytes_of_all(parameters, NUM_PARAMETERS, config, 0, 0, &bytes) || bytes > INT64_MAX - header_bytes)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "%s: a checkpoint with max_seq_len %" PRId32 ", num_layers %" PRId32 ", channels %" PRId32
-                    ", padded_vocab_size %" PRId32 " is too large, expected at most %" PRId64 " bytes",
-                    where, config->max_seq_len, config->num_layers, config->channels, config->padded_vocab_size,
-                    INT64_MAX);
+        return invalid_argument(
+            "%s: a checkpoint with max_seq_len %" PRId32 ", num_layers %" PRId32 ", channels %" PRId32
+            ", padded_vocab_size %" PRId32 " is too large, expected at most %" PRId64 " bytes",
+            where, config->max_seq_len, config->num_layers, config->channels, config->padded_vocab_size, INT64_MAX);
     return STARPULLM_OK;
-}
-
-const char *parameter_name(enum parameter p)
-{
-    return parameters[p].name;
-}
-
-bool parameter_layered(enum parameter p)
-{
-    return parameters[p].layered;
-}
-
-const char *activation_name(enum activation a)
-{
-    return activations[a].name;
-}
-
-bool activation_layered(enum activation a)
-{
-    return activations[a].layered;
 }
 
 struct tensor_shape parameter_shape(const model_config *config, enum parameter p)
 {
-    return shape_of(&parameters[p], config, 0, 0);
-}
-
-struct tensor_shape activation_shape(const model_config *config, enum activation a, int64_t batch_size, int64_t seq_len)
-{
-    return shape_of(&activations[a], config, batch_size, seq_len);
+    return tensor_shape(&parameters[p], config, 0, 0);
 }
 
 int64_t tensor_elements(struct tensor_shape shape)
@@ -181,14 +146,14 @@ int64_t tensor_elements(struct tensor_shape shape)
     return elements;
 }
 
-int parameter_instances(const model_config *config, enum parameter p)
+int64_t parameter_elements(const model_config *config, enum parameter p)
 {
-    return instances_of(&parameters[p], config);
+    return tensor_elements(parameter_shape(config, p));
 }
 
-int activation_instances(const model_config *config, enum activation a)
+int parameter_instances(const model_config *config, enum parameter p)
 {
-    return instances_of(&activations[a], config);
+    return tensor_instances(&parameters[p], config);
 }
 
 int64_t parameter_number(const model_config *config, enum parameter p, int layer)
@@ -203,17 +168,16 @@ int64_t parameter_offset(const model_config *config, enum parameter p, int layer
 {
     int64_t offset = 0;
     for (enum parameter before = 0; before < p; before++)
-        offset += parameter_instances(config, before) * tensor_elements(parameter_shape(config, before));
-    return p == NUM_PARAMETERS ? offset : offset + layer * tensor_elements(parameter_shape(config, p));
+        offset += parameter_instances(config, before) * parameter_elements(config, before);
+    return p == NUM_PARAMETERS ? offset : offset + layer * parameter_elements(config, p);
 }
 
 status activations_check(const model_config *config, int64_t batch_size, int64_t seq_len)
 {
     int64_t bytes;
     if (!bytes_of_all(activations, NUM_ACTIVATIONS, config, batch_size, seq_len, &bytes))
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "activations with batch_size %" PRId64 " and seq_len %" PRId64
-                    " are too large, expected at most %" PRId64 " bytes",
-                    batch_size, seq_len, INT64_MAX);
+        return invalid_argument("activations with batch_size %" PRId64 " and seq_len %" PRId64
+                                " are too large, expected at most %" PRId64 " bytes",
+                                batch_size, seq_len, INT64_MAX);
     return STARPULLM_OK;
 }

@@ -88,22 +88,24 @@ struct tensor_shape {
     int64_t dims[TENSOR_MAX_DIMS];
 };
 
-/* Name and whether there is one such tensor per layer. */
-const char *parameter_name(enum parameter p);
-bool parameter_layered(enum parameter p);
-const char *activation_name(enum activation a);
-bool activation_layered(enum activation a);
+struct tensor {
+    const char *name;
+    bool layered;                         /* one per layer; the shape is that of one layer */
+    unsigned char shape[TENSOR_MAX_DIMS]; /* of tensors.c's letters */
+};
+extern const struct tensor parameters[NUM_PARAMETERS], activations[NUM_ACTIVATIONS];
 
 /* Shapes of one layer's tensor. Activations are (B,T,…) with the B and T given here; preatt and att are (B,NH,T,T). */
+struct tensor_shape tensor_shape(const struct tensor *tensor, const model_config *config, int64_t B, int64_t T);
 struct tensor_shape parameter_shape(const model_config *config, enum parameter p);
-struct tensor_shape activation_shape(const model_config *config, enum activation a, int64_t B, int64_t T);
 
 /* Number of elements; model_config_check() and activations_check() have made sure that it fits. */
 int64_t tensor_elements(struct tensor_shape shape);
+int64_t parameter_elements(const model_config *config, enum parameter p);
 
 /* Number of instances: L for a layered tensor, else 1. */
+int tensor_instances(const struct tensor *tensor, const model_config *config);
 int parameter_instances(const model_config *config, enum parameter p);
-int activation_instances(const model_config *config, enum activation a);
 
 /* Number of the instance (p, layer) of all of them, in the checkpoint's order; how many there are for NUM_PARAMETERS,
  * 0.

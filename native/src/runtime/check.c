@@ -1,18 +1,17 @@
 /* Refusals of a scheduler, a partition or a SIMD level, before StarPU is started: it would abort, or wait for ever. */
-#include "runtime/check.h"
+#include "runtime/machine.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels/kernels.h"
-#include "runtime/features.h"
-#include "runtime/team.h"
+#include "runtime/runtime.h"
 
 static status check_scheduler(const char *scheduler)
 {
     if (!scheduler)
-        return fail(STARPULLM_INVALID_ARGUMENT, "scheduler: none was given, expected one of StarPU's names");
+        return invalid_argument("scheduler: none was given, expected one of StarPU's names");
     char names[1024] = "";
     const char *name;
     for (size_t i = 0, used = 0; (name = starpullm_scheduler_name(i)) && used < sizeof names; i++) {
@@ -20,8 +19,8 @@ static status check_scheduler(const char *scheduler)
             return STARPULLM_OK;
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", name);
     }
-    return fail(STARPULLM_INVALID_ARGUMENT, "scheduler: \"%s\" is unknown to StarPU %s, expected one of %s", scheduler,
-                runtime_starpu_version(), names);
+    return invalid_argument("scheduler: \"%s\" is unknown to StarPU %s, expected one of %s", scheduler,
+                            runtime_starpu_version(), names);
 }
 
 static status refuse_cores(const struct starpullm_runtime_options *options, const struct topology *topology)
@@ -29,25 +28,23 @@ static status refuse_cores(const struct starpullm_runtime_options *options, cons
     const int W = options->workers, T = options->threads_per_worker, found = topology->cores;
     const long long threads = (long long)W * T;
     if (found < topology->all_cores && threads <= topology->all_cores)
-        return fail(
-            STARPULLM_INVALID_ARGUMENT,
+        return invalid_argument(
             "partition %dx%d: needs %lld cores, found this process bound to %d of the machine's %d, expected no "
             "binding or enough cores (under Open MPI's mpirun: --bind-to none, or --map-by slot:PE=%lld)",
             W, T, threads, found, topology->all_cores, threads);
-    return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: needs %lld cores, found %d%s that this process may use",
-                W, T, threads, found, topology->synthetic ? " (HWLOC_SYNTHETIC)" : "");
+    return invalid_argument("partition %dx%d: needs %lld cores, found %d%s that this process may use", W, T, threads,
+                            found, topology->synthetic ? " (HWLOC_SYNTHETIC)" : "");
 }
 
 static status check_partition(const struct starpullm_runtime_options *options, const struct topology *topology)
 {
     const int W = options->workers, T = options->threads_per_worker;
     if (W < 1 || T < 1)
-        return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: expected at least one worker of one thread", W, T);
+        return invalid_argument("partition %dx%d: expected at least one worker of one thread", W, T);
     const int64_t threads = (int64_t)W * T;
     const struct runtime_features features = runtime_features();
     if (threads > features.max_workers)
-        return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: StarPU was built for at most %d cores", W, T,
-                    features.max_workers);
+        return invalid_argument("partition %dx%d: StarPU was built for at most %d cores", W, T, features.max_workers);
     if (threads > topology->cores)
         return refuse_cores(options, topology);
     if (T == 1)
@@ -55,22 +52,19 @@ static status check_partition(const struct starpullm_runtime_options *options, c
     /* OpenMP would bind the threads to other cores than StarPU does, and the workers would wait for each other for
      * ever. */
     if (team_binds_threads())
-        return fail(
-            STARPULLM_INVALID_ARGUMENT,
-            "OMP_PROC_BIND: OpenMP binds threads itself, expected \"false\" or unset for partition %dx%d: StarPU binds "
-            "the threads of its workers",
-            W, T);
+        return invalid_argument("OMP_PROC_BIND: OpenMP binds threads itself, expected \"false\" or unset for partition "
+                                "%dx%d: StarPU binds the threads of its workers",
+                                W, T);
     if (!features.parallel_workers)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "partition %dx%d: this StarPU was built without parallel workers, expected 1 thread per worker, or "
-                    "a StarPU configured with --enable-parallel-worker",
-                    W, T);
+        return invalid_argument("partition %dx%d: this StarPU was built without parallel workers, expected 1 thread "
+                                "per worker, or a StarPU configured with --enable-parallel-worker",
+                                W, T);
     /* One context per parallel worker, one that contains them, and StarPU's first. */
     if (W + 2 > features.max_contexts)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "partition %dx%d: this StarPU was built for %d scheduling contexts, expected at most %d workers of "
-                    "several threads, or a StarPU configured with --enable-max-sched-ctxs=%d or more",
-                    W, T, features.max_contexts, features.max_contexts - 2, W + 2);
+        return invalid_argument(
+            "partition %dx%d: this StarPU was built for %d scheduling contexts, expected at most %d workers of several "
+            "threads, or a StarPU configured with --enable-max-sched-ctxs=%d or more",
+            W, T, features.max_contexts, features.max_contexts - 2, W + 2);
     return STARPULLM_OK;
 }
 
@@ -88,28 +82,25 @@ static status check_offload(const struct starpullm_runtime_options *options)
 {
     const long long limit = options->memory_limit;
     if (!options->offload && limit != 0)
-        return fail(STARPULLM_INVALID_ARGUMENT, "memory_limit: found %lld bytes without offload, expected both", limit);
+        return invalid_argument("memory_limit: found %lld bytes without offload, expected both", limit);
     if (!options->offload)
         return STARPULLM_OK;
     if (limit < 1 || limit > INT64_MAX >> 1)
-        return fail(STARPULLM_INVALID_ARGUMENT, "memory_limit: found %lld, expected a number of bytes with offload",
-                    limit);
+        return invalid_argument("memory_limit: found %lld, expected a number of bytes with offload", limit);
     if (options->offload_plan < STARPULLM_OFFLOAD_AHEAD || options->offload_plan > STARPULLM_OFFLOAD_LRU)
-        return fail(STARPULLM_INVALID_ARGUMENT, "offload_plan: found %d, expected %d or %d", options->offload_plan,
-                    STARPULLM_OFFLOAD_AHEAD, STARPULLM_OFFLOAD_LRU);
+        return invalid_argument("offload_plan: found %d, expected %d or %d", options->offload_plan,
+                                STARPULLM_OFFLOAD_AHEAD, STARPULLM_OFFLOAD_LRU);
     if (!works_with_disk(options->scheduler))
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "scheduler: found \"%s\" with offload, expected eager, lws, prio, random or ws",
-                    options->scheduler);
+        return invalid_argument("scheduler: found \"%s\" with offload, expected eager, lws, prio, random or ws",
+                                options->scheduler);
     return STARPULLM_OK;
 }
 
 status check_runtime_options(const struct starpullm_runtime_options *options, const struct topology *topology)
 {
     TRY(check_scheduler(options->scheduler));
-    char sentence[512];
-    if (!kernels_check_environment(sentence, sizeof sentence))
-        return fail(STARPULLM_INVALID_ARGUMENT, "%s", sentence);
+    if (*kernels_refusal())
+        return invalid_argument("%s", kernels_refusal());
     TRY(check_offload(options));
     return check_partition(options, topology);
 }

@@ -1,5 +1,5 @@
 /* The only file that asks how StarPU was configured. */
-#include "runtime/features.h"
+#include "runtime/machine.h"
 
 #include <starpu.h>
 #include <stdio.h>

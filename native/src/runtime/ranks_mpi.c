@@ -42,8 +42,7 @@ static status check_running(void)
     MPI_Finalized(&finalized);
     if (initialized && !finalized)
         return STARPULLM_OK;
-    return fail(STARPULLM_INVALID_STATE, "MPI is %s, expected to be running",
-                finalized ? "finalized" : "not initialized");
+    return invalid_state("MPI is %s, expected to be running", finalized ? "finalized" : "not initialized");
 }
 
 static status check_thread_level(void)
@@ -58,11 +57,9 @@ static status check_thread_level(void)
     MPI_Query_thread(&level);
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
         if (level == levels[i].level)
-            return fail(
-                STARPULLM_INVALID_STATE,
-                "MPI: found it initialized with %s, expected MPI_THREAD_MULTIPLE: a thread of StarPU's calls it "
-                "at any time",
-                levels[i].name);
+            return invalid_state("MPI: found it initialized with %s, expected MPI_THREAD_MULTIPLE: a thread of "
+                                 "StarPU's calls it at any time",
+                                 levels[i].name);
     return STARPULLM_OK;
 }
 
@@ -99,7 +96,7 @@ status ranks_check_same(uint64_t value, int neighbours, const char *sentence)
     ranks_wait(&request);
     for (int rank = 0; rank < size; rank++)
         if (gathered[rank] != gathered[rank - rank % neighbours])
-            return fail(STARPULLM_INVALID_ARGUMENT, "%s", sentence);
+            return invalid_argument("%s", sentence);
     return STARPULLM_OK;
 }
 
@@ -119,16 +116,14 @@ status ranks_open(int32_t fortran_communicator, status code, int64_t workers, in
     TRY(check_running());
     MPI_Comm theirs = MPI_Comm_f2c(fortran_communicator);
     if (theirs == MPI_COMM_NULL)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "communicator: found MPI_COMM_NULL, expected one that includes this rank");
+        return invalid_argument("communicator: found MPI_COMM_NULL, expected one that includes this rank");
     TRY(agree(theirs, code == STARPULLM_OK ? check_thread_level() : code));
     if (MPI_Comm_dup(theirs, &communicator) != MPI_SUCCESS)
-        return fail(STARPULLM_RUNTIME_FAILURE, "MPI could not duplicate the communicator");
+        return runtime_failure("MPI could not duplicate the communicator");
     MPI_Comm_rank(communicator, &ranks->rank);
     MPI_Comm_size(communicator, &ranks->size);
     gathered = calloc((size_t)ranks->size, sizeof *gathered);
-    TRY(agree(communicator,
-              gathered ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "a table of %d ranks", ranks->size)));
+    TRY(agree(communicator, gathered ? STARPULLM_OK : out_of_memory("a table of %d ranks", ranks->size)));
     MPI_Allreduce(&workers, &ranks->workers, 1, MPI_INT64_T, MPI_SUM, communicator);
     count_local_threads(threads, ranks);
     return STARPULLM_OK;
@@ -156,7 +151,7 @@ status ranks_start(void)
 {
     int error = starpu_mpi_init_comm(NULL, NULL, 0, communicator);
     if (error)
-        return fail(STARPULLM_RUNTIME_FAILURE, "StarPU's transfers over MPI could not be started (error %d)", error);
+        return runtime_failure("StarPU's transfers over MPI could not be started (error %d)", error);
     return STARPULLM_OK;
 }
 

@@ -9,11 +9,9 @@
 
 #include "data/disk.h"
 #include "kernels/kernels.h"
-#include "runtime/check.h"
-#include "runtime/features.h"
+#include "runtime/machine.h"
 #include "runtime/ranks.h"
 #include "runtime/start.h"
-#include "runtime/topology.h"
 #include "status.h"
 
 static const struct runtime_layout alone = {
@@ -28,8 +26,7 @@ struct starpullm_runtime {
     int64_t next_tag;                                       /* of the next session's transfers */
 };
 
-static struct starpullm_runtime the_runtime = {
-    .layout = {.workers = 1, .threads_per_worker = 1, .all_workers = 1, .ranks = 1, .local_ranks = 1}};
+static struct starpullm_runtime the_runtime;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static status open_blas(const char *library)
@@ -37,7 +34,7 @@ static status open_blas(const char *library)
     char sentence[512];
     if (!library || kernels_open_blas(sentence, sizeof sentence, library))
         return STARPULLM_OK;
-    return fail(STARPULLM_INVALID_ARGUMENT, "blas_library: %s", sentence);
+    return invalid_argument("blas_library: %s", sentence);
 }
 
 /* Of options that may not have been checked yet. */
@@ -103,16 +100,15 @@ static status start_starpu(const struct starpullm_runtime_options *options, cons
     TRY(extend_environment(options, unbound));
     const int error = start_in_turn(&conf);
     if (error)
-        return fail(STARPULLM_RUNTIME_FAILURE, "StarPU %s could not be started (error %d)", runtime_starpu_version(),
-                    error);
+        return runtime_failure("StarPU %s could not be started (error %d)", runtime_starpu_version(), error);
     int found = (int)starpu_cpu_worker_get_count();
     status code = found == threads && options->offload ? disk_register(options->memory_limit) : STARPULLM_OK;
     if (found == threads && code == STARPULLM_OK)
         return STARPULLM_OK;
     starpu_shutdown();
     TRY(code);
-    return fail(STARPULLM_RUNTIME_FAILURE, "partition %dx%d: StarPU started %d workers, expected %d", options->workers,
-                options->threads_per_worker, found, threads);
+    return runtime_failure("partition %dx%d: StarPU started %d workers, expected %d", options->workers,
+                           options->threads_per_worker, found, threads);
 }
 
 static status start_parallel_workers(struct starpullm_runtime *runtime)
@@ -122,7 +118,7 @@ static status start_parallel_workers(struct starpullm_runtime *runtime)
         return STARPULLM_OK;
     runtime->parallel_workers = parallel_workers_start(W);
     if (!runtime->parallel_workers)
-        return fail(STARPULLM_RUNTIME_FAILURE, "partition %dx%d: StarPU could not make %d parallel workers", W, T, W);
+        return runtime_failure("partition %dx%d: StarPU could not make %d parallel workers", W, T, W);
     runtime->layout.context = starpu_sched_ctx_get_context();
     return STARPULLM_OK;
 }
@@ -132,15 +128,7 @@ static void stop_starpu(struct starpullm_runtime *runtime)
     parallel_workers_stop(runtime->parallel_workers);
     runtime->parallel_workers = NULL;
     starpu_shutdown();
-    runtime->layout = alone;
     runtime->running = false;
-}
-
-static status check_none_running(const struct starpullm_runtime *runtime)
-{
-    if (!runtime->running)
-        return STARPULLM_OK;
-    return fail(STARPULLM_INVALID_STATE, "a runtime is running already in this process, expected none: close it");
 }
 
 /* What may fail on one rank alone. */
@@ -148,18 +136,17 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
                                  const struct ranks *ranks)
 {
     if (starpu_is_initialized())
-        return fail(STARPULLM_INVALID_STATE,
-                    "StarPU is running in this process but wasn't started by starpullm, expected it not to be running");
+        return invalid_state(
+            "StarPU is running in this process but wasn't started by starpullm, expected it not to be running");
     struct topology topology;
     TRY(topology_read(&topology));
     TRY(check_runtime_options(options, &topology));
     TRY(open_blas(options->blas_library));
     if (options->offload && ranks->size > 1)
-        return fail(STARPULLM_INVALID_ARGUMENT, "offload: found %d ranks, expected one", ranks->size);
+        return invalid_argument("offload: found %d ranks, expected one", ranks->size);
     if (options->offload)
         TRY(disk_open(options->offload));
     TRY(start_starpu(options, &topology, ranks));
-    runtime->running = true;
     runtime->next_tag = 0;
     runtime->layout = (struct runtime_layout){
         .workers = options->workers,
@@ -172,6 +159,7 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
         .memory_limit = options->offload ? options->memory_limit : 0,
         .offload_plan = (enum starpullm_offload_plan)options->offload_plan,
     };
+    runtime->running = true;
     return start_parallel_workers(runtime);
 }
 
@@ -179,7 +167,9 @@ static status create_locked(const struct starpullm_runtime_options *options)
 {
     struct starpullm_runtime *runtime = &the_runtime;
     struct ranks ranks = {.size = 1, .workers = options->workers, .local_size = 1};
-    status code = check_none_running(runtime);
+    status code = STARPULLM_OK;
+    if (runtime->running)
+        code = invalid_state("a runtime is running already in this process, expected none: close it");
     if (options->communicator)
         code = ranks_open(*options->communicator, code, options->workers, threads_of(options), &ranks);
     TRY(code);
@@ -199,7 +189,7 @@ static status create_locked(const struct starpullm_runtime_options *options)
 
 const struct runtime_layout *runtime_layout(void)
 {
-    return &the_runtime.layout;
+    return the_runtime.running ? &the_runtime.layout : &alone;
 }
 
 status starpullm_runtime_create(const struct starpullm_runtime_options *options, starpullm_runtime **runtime)
@@ -217,7 +207,7 @@ status starpullm_runtime_create(const struct starpullm_runtime_options *options,
 status runtime_check_running(const struct starpullm_runtime *runtime)
 {
     if (runtime != &the_runtime || !the_runtime.running)
-        return fail(STARPULLM_INVALID_STATE, "the runtime is closed, expected one that is running");
+        return invalid_state("the runtime is closed, expected one that is running");
     return STARPULLM_OK;
 }
 
@@ -225,8 +215,8 @@ static status destroy_locked(struct starpullm_runtime *runtime)
 {
     TRY(runtime_check_running(runtime));
     if (runtime->sessions)
-        return fail(STARPULLM_INVALID_STATE, "sessions are open on the runtime: %d, expected none: close them first",
-                    runtime->sessions);
+        return invalid_state("sessions are open on the runtime: %d, expected none: close them first",
+                             runtime->sessions);
     if (runtime->layout.ranks > 1)
         ranks_stop();
     stop_starpu(runtime);
@@ -249,9 +239,7 @@ status starpullm_runtime_offloaded(const starpullm_runtime *runtime, int64_t *wr
 {
     CHECK_POINTERS(runtime, written, read);
     TRY(runtime_check_running(runtime));
-    const struct disk_traffic traffic = disk_traffic();
-    *written = traffic.written;
-    *read = traffic.read;
+    disk_traffic(written, read);
     return STARPULLM_OK;
 }
 
@@ -261,8 +249,8 @@ static status take_tags(struct starpullm_runtime *runtime, int64_t *first_tag)
 {
     const int64_t count = (int64_t)INT32_MAX + 1;
     if (runtime->layout.ranks > 1 && runtime->next_tag > ranks_max_tag() - count)
-        return fail(STARPULLM_INVALID_STATE, "the runtime's sessions have used all tags of transfers, up to %lld",
-                    (long long)ranks_max_tag());
+        return invalid_state("the runtime's sessions have used all tags of transfers, up to %lld",
+                             (long long)ranks_max_tag());
     *first_tag = runtime->next_tag;
     runtime->next_tag += count;
     return STARPULLM_OK;

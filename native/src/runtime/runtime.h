@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 
+#include "kernels/team.h"
 #include "status.h"
 
 /* STARPULLM_INVALID_STATE if the runtime isn't the one that is running. */
@@ -25,3 +26,13 @@ struct runtime_layout {
     enum starpullm_offload_plan offload_plan; /* with a limit */
 };
 const struct runtime_layout *runtime_layout(void);
+
+/* ---- team.c: one function in all threads of a worker ---- */
+
+/* Calls function(argument, team) once in each of `threads` threads of the calling worker, in the floating-point
+ * environment of numerics.md ("Rules"), and waits for all of them. Returns the number of threads, which is also the
+ * size of the teams: it is less than `threads` if OpenMP is limited to fewer. */
+int team_run(int threads, void (*function)(void *argument, struct team team), void *argument);
+
+/* Whether OpenMP binds threads itself (OMP_PROC_BIND). */
+int team_binds_threads(void);

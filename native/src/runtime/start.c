@@ -43,7 +43,7 @@ status environment_extend(const char *scheduler, char *const *implied, char *con
     free(extended);
     extended = calloc(1 + num_implied + known + num_defaults + 1, sizeof *extended);
     if (!extended)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a copy of the environment");
+        return out_of_memory("a copy of the environment");
     if (!is_set("STARPU_SCHED_LIB=")) { /* the first of two variables of the same name counts */
         snprintf(starpu_sched, sizeof starpu_sched, "STARPU_SCHED=%s", scheduler);
         extended[length++] = starpu_sched;

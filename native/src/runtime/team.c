@@ -1,5 +1,5 @@
 /* The only file that uses OpenMP: all others see a team. */
-#include "runtime/team.h"
+#include "runtime/runtime.h"
 
 #include <fenv.h>
 #include <omp.h>

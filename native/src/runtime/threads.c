@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "runtime/runtime.h"
-#include "runtime/team.h"
 #include "status.h"
 
 struct probe {
@@ -62,8 +61,8 @@ status starpullm_runtime_threads(starpullm_runtime *runtime, struct starpullm_th
     CHECK_POINTERS(runtime, threads);
     const int W = runtime_layout()->workers, T = runtime_layout()->threads_per_worker;
     if (count != (size_t)W * (size_t)T)
-        return fail(STARPULLM_INVALID_ARGUMENT, "threads: room for %zu, expected %zu (%d workers of %d)", count,
-                    (size_t)W * (size_t)T, W, T);
+        return invalid_argument("threads: room for %zu, expected %zu (%d workers of %d)", count, (size_t)W * (size_t)T,
+                                W, T);
     TRY(runtime_check_running(runtime));
     for (int w = 0; w < W; w++) {
         struct starpullm_thread_info *info = threads + w * T;
@@ -76,7 +75,7 @@ status starpullm_runtime_threads(starpullm_runtime *runtime, struct starpullm_th
         if (error) {
             task->destroy = 0;
             starpu_task_destroy(task);
-            return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task for worker %d (error %d)", w, error);
+            return runtime_failure("StarPU refused a task for worker %d (error %d)", w, error);
         }
     }
     return STARPULLM_OK;

@@ -1,5 +1,5 @@
 /* Reading the machine's topology from hwloc. */
-#include "runtime/topology.h"
+#include "runtime/machine.h"
 
 #include <hwloc.h>
 #include <stdio.h>
@@ -26,10 +26,10 @@ status topology_read(struct topology *topology)
 {
     hwloc_topology_t hwloc;
     if (hwloc_topology_init(&hwloc))
-        return fail(STARPULLM_RUNTIME_FAILURE, "hwloc could not be initialised");
+        return runtime_failure("hwloc could not be initialised");
     if (hwloc_topology_load(hwloc)) {
         hwloc_topology_destroy(hwloc);
-        return fail(STARPULLM_RUNTIME_FAILURE, "hwloc could not read this machine's topology");
+        return runtime_failure("hwloc could not read this machine's topology");
     }
     read_cores(hwloc, topology);
     topology->processing_units = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_PU);

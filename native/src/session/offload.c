@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "data/pages.h"
-#include "runtime/runtime.h"
 #include "session/session.h"
 
 struct walk {
@@ -26,26 +25,19 @@ static int64_t bytes_that_move(const struct data *data)
 
 static status copy_walk(const struct recorder *recorder, struct walk *walk)
 {
-    walk->num_tasks = recorder_tasks(recorder);
-    walk->num_accesses = recorder_accesses(recorder);
+    recorder_size(recorder, &walk->num_tasks, &walk->num_accesses);
     walk->tasks = calloc(walk->num_tasks, sizeof *walk->tasks);
     walk->accesses = calloc(walk->num_accesses, sizeof *walk->accesses);
     if (!walk->tasks || !walk->accesses)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %zu accesses", walk->num_accesses);
+        return out_of_memory("a table of %zu accesses", walk->num_accesses);
     return recorder_copy(recorder, walk->tasks, walk->num_tasks, walk->accesses, walk->num_accesses);
 }
 
-static status walk_step(struct starpullm_session *session, struct walk *walk)
+static status walk_step(const struct starpullm_session *session, struct walk *walk)
 {
-    const struct update update = {1, session->adamw};
     struct recorder *recorder;
-    struct iteration iteration;
     TRY(recorder_create(&recorder));
-    iteration_init(&iteration, recorder, NULL);
-    iteration.on_paper = true;
-    const struct graph_context context = {&session->work, session->handles, &iteration, 0, &update, PRIORITY_DEFAULT};
-    status code = graph_add_step(&context, NULL);
-    iteration_destroy(&iteration);
+    status code = record_on_paper(&session->work, session->handles, 1, recorder);
     if (code == STARPULLM_OK)
         code = copy_walk(recorder, walk);
     recorder_destroy(recorder);
@@ -85,11 +77,10 @@ static status check_limit(const struct starpullm_session *session, const struct 
     const int64_t least = staying + layout->workers * task + datum;
     if (layout->memory_limit >= least)
         return STARPULLM_OK;
-    return fail(STARPULLM_OUT_OF_MEMORY,
-                "memory_limit: found %" PRId64 " bytes, expected at least %" PRId64 ": %" PRId64
-                " for the largest task on each of %d workers, %" PRId64 " for a tensor that is read, %" PRId64
-                " that stay in memory",
-                layout->memory_limit, least, task, layout->workers, datum, staying);
+    return out_of_memory("memory_limit: found %" PRId64 " bytes, expected at least %" PRId64 ": %" PRId64
+                         " for the largest task on each of %d workers, %" PRId64 " for a tensor that is read, %" PRId64
+                         " that stay in memory",
+                         layout->memory_limit, least, task, layout->workers, datum, staying);
 }
 
 /* ---- The plan ---- */
@@ -120,11 +111,12 @@ struct next {
     int64_t bytes_between; /* of other data that are used until then */
 };
 
-static enum after_access choose(const struct data *data, const struct next *next, int64_t room, bool keep)
+static enum after_access choose(const struct starpullm_session *session, const struct data *data,
+                                const struct next *next, int64_t room)
 {
     if (!data->moves || next->bytes_between + bytes_that_move(data) <= room)
         return AFTER_NOTHING;
-    if (next->is_write && data->transient && !keep)
+    if (next->is_write && data->transient && !session->work.keep_activations)
         return AFTER_DROP;
     return next->is_far ? AFTER_LEAVE : AFTER_WRITE_EARLY;
 }
@@ -133,7 +125,7 @@ static enum after_access choose(const struct data *data, const struct next *next
  * leave the memory in between, if what was used longest ago leaves it first, is written early; or dropped, if it is
  * overwritten next. What is used again last of all leaves the memory too: m and v would push out parameters, which
  * StarPU has used longer ago. */
-static status make_plan(struct starpullm_session *session, const struct walk *walk, int64_t room, bool keep)
+static status make_plan(struct starpullm_session *session, const struct walk *walk, int64_t room)
 {
     const size_t count = walk->num_accesses, end = 2 * count;
     struct sums between = {calloc(end + 1, sizeof *between.nodes), end};
@@ -147,7 +139,7 @@ static status make_plan(struct starpullm_session *session, const struct walk *wa
             const struct next found = {walk->accesses[(after - 1) % count].mode == STARPULLM_WRITE,
                                        after - 1 - position > count / 2,
                                        sum_before(&between, after - 1) - sum_before(&between, position + 1)};
-            choices[position] = (uint8_t)choose(data, &found, room, keep);
+            choices[position] = (uint8_t)choose(session, data, &found, room);
         }
         if (after)
             add_at(&between, after - 1, -bytes_that_move(data));
@@ -156,12 +148,12 @@ static status make_plan(struct starpullm_session *session, const struct walk *wa
     }
     free(between.nodes);
     free(next);
-    return made ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "a plan for %zu accesses", count);
+    return made ? STARPULLM_OK : out_of_memory("a plan for %zu accesses", count);
 }
 
 /* ---- Both ---- */
 
-static status prepare(struct starpullm_session *session, struct walk *walk, bool keep)
+static status prepare(struct starpullm_session *session, struct walk *walk)
 {
     const struct runtime_layout *layout = runtime_layout();
     const struct disk_share share = handles_share(session->handles);
@@ -170,15 +162,15 @@ static status prepare(struct starpullm_session *session, struct walk *walk, bool
     TRY(disk_reserve(&share));
     session->on_disk = true;
     const int64_t room = layout->memory_limit - share.staying - largest_task(session, walk);
-    return layout->offload_plan == STARPULLM_OFFLOAD_AHEAD ? make_plan(session, walk, room, keep) : STARPULLM_OK;
+    return layout->offload_plan == STARPULLM_OFFLOAD_AHEAD ? make_plan(session, walk, room) : STARPULLM_OK;
 }
 
-status session_prepare_offload(struct starpullm_session *session, bool keep_activations)
+status session_prepare_offload(struct starpullm_session *session)
 {
     struct walk walk = {0};
     if (!runtime_layout()->memory_limit)
         return STARPULLM_OK;
-    const status code = prepare(session, &walk, keep_activations);
+    const status code = prepare(session, &walk);
     free(walk.tasks);
     free(walk.accesses);
     return code;

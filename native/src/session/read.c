@@ -24,23 +24,16 @@ status starpullm_session_tensor_info(const starpullm_session *session, int32_t g
     CHECK_STRUCT(info);
     const int32_t count = starpullm_tensor_count(group);
     if (count == 0)
-        return fail(STARPULLM_INVALID_ARGUMENT, "group: found %d, expected 0 to %d", group, STARPULLM_NUM_GROUPS - 1);
+        return invalid_argument("group: found %d, expected 0 to %d", group, STARPULLM_NUM_GROUPS - 1);
     if (index < 0 || index >= count)
-        return fail(STARPULLM_INVALID_ARGUMENT, "tensor: found number %d, expected 0 to %d", index, count - 1);
+        return invalid_argument("tensor: found number %d, expected 0 to %d", index, count - 1);
     const model_config *config = &session->work.config;
-    struct tensor_shape shape;
-    if (is_parameter_group(group)) {
-        info->name = parameter_name(index);
-        info->layered = parameter_layered(index);
-        info->instances = parameter_instances(config, index);
-        shape = parameter_shape(config, index);
-    } else {
-        info->name = activation_name(index);
-        info->layered = activation_layered(index);
-        info->instances = activation_instances(config, index);
-        shape = activation_shape(config, index, pipelines(&session->work.placement) * session->batch_size,
-                                 (int64_t)session->work.T);
-    }
+    const struct tensor *tensor = is_parameter_group(group) ? &parameters[index] : &activations[index];
+    const struct tensor_shape shape = tensor_shape(
+        tensor, config, pipelines(&session->work.placement) * session->batch_size, (int64_t)session->work.T);
+    info->name = tensor->name;
+    info->layered = tensor->layered;
+    info->instances = tensor_instances(tensor, config);
     info->num_dims = shape.num_dims;
     memcpy(info->dims, shape.dims, sizeof info->dims);
     return STARPULLM_OK;
@@ -51,10 +44,9 @@ static status copy_from(struct data *data, int64_t offset, int64_t count, float 
 {
     const void *memory;
     if (data->moves && !data->has_value && data->dropped)
-        return fail(STARPULLM_INVALID_STATE,
-                    "%s: its value was dropped after its last use, expected a session with keep_activations, or the "
-                    "offload_plan lru, to read it",
-                    data->name);
+        return invalid_state("%s: its value was dropped after its last use, expected a session with keep_activations, "
+                             "or the offload_plan lru, to read it",
+                             data->name);
     if (data->moves && !data->has_value) {
         memset(values, 0, (size_t)count * sizeof *values);
         return STARPULLM_OK;
@@ -79,14 +71,13 @@ static status copy_out(const struct starpullm_session *session, struct data *dat
 static status check_kept(const struct starpullm_session *session, int32_t group, int32_t index)
 {
     if (sub_batches_share_buffers(&session->work))
-        return fail(STARPULLM_INVALID_STATE,
-                    "%s/%s: its sub-batches share buffers, expected as many activation sets as sub-batches to read it",
-                    group_names[group], activation_name(index));
-    if (handles_activation_kept(session->handles, group, index))
+        return invalid_state(
+            "%s/%s: its sub-batches share buffers, expected as many activation sets as sub-batches to read it",
+            group_names[group], activations[index].name);
+    if (activation_kept(&session->work, group, index))
         return STARPULLM_OK;
-    return fail(STARPULLM_INVALID_STATE,
-                "%s/%s: its layers share one buffer, expected a session with keep_activations to read it",
-                group_names[group], activation_name(index));
+    return invalid_state("%s/%s: its layers share one buffer, expected a session with keep_activations to read it",
+                         group_names[group], activations[index].name);
 }
 
 /* The sub-batches of a batch are stored one after the other, each in a buffer of its own. */
@@ -95,7 +86,8 @@ static status read_activation(struct starpullm_session *session, int32_t group, 
 {
     TRY(check_kept(session, group, index));
     const struct workload *work = &session->work;
-    const int64_t piece = tensor_elements(activation_shape(&work->config, index, (int64_t)work->B, (int64_t)work->T));
+    const int64_t piece =
+        tensor_elements(tensor_shape(&activations[index], &work->config, (int64_t)work->B, (int64_t)work->T));
     while (count > 0) {
         const int s = (int)(offset / piece);
         const int64_t from = offset % piece;
@@ -133,10 +125,10 @@ static status read_gradient(const struct starpullm_session *session, int32_t ind
 {
     const struct graph_context context = {&session->work, session->handles, NULL, 0, NULL, PRIORITY_DEFAULT};
     const struct tiles *tiles = &session->work.tiles;
-    if (!handles_gradient_kept(session->handles, index))
-        return fail(STARPULLM_INVALID_STATE,
-                    "grads/%s: its layers share two buffers, expected a session with kept weight_gradients to read it",
-                    parameter_name(index));
+    if (!gradient_kept(&session->work, index))
+        return invalid_state(
+            "grads/%s: its layers share two buffers, expected a session with kept weight_gradients to read it",
+            parameters[index].name);
     for (int tile = 0; tile < tiles->counts[index] && count > 0; tile++) {
         const int64_t elements = (int64_t)tile_elements(tiles, index, tile);
         if (offset < elements) {
@@ -161,19 +153,18 @@ status starpullm_session_read_tensor(starpullm_session *session, int32_t group, 
     struct starpullm_tensor_info info = {.size = sizeof info};
     TRY(starpullm_session_tensor_info(session, group, index, &info));
     if (layer < 0 || layer >= info.instances)
-        return fail(STARPULLM_INVALID_ARGUMENT, "%s: found layer %d, expected 0 to %d", info.name, layer,
-                    info.instances - 1);
+        return invalid_argument("%s: found layer %d, expected 0 to %d", info.name, layer, info.instances - 1);
     int64_t elements = 1;
     for (int d = 0; d < info.num_dims; d++)
         elements *= info.dims[d];
     if (offset < 0 || count < 0 || offset > elements || count > elements - offset)
-        return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %lld elements from %lld on, expected a part of %lld",
-                    info.name, (long long)count, (long long)offset, (long long)elements);
+        return invalid_argument("%s: found %lld elements from %lld on, expected a part of %lld", info.name,
+                                (long long)count, (long long)offset, (long long)elements);
     if (group == STARPULLM_GRADS)
         TRY(read_gradient(session, index, layer, offset, count, values));
     else if (is_parameter_group(group))
         TRY(session_read_parameter(session, group, index, layer, offset, count, values));
     else
         TRY(read_activation(session, group, index, layer, offset, count, values));
-    return failure_check(&session->failure);
+    return check_tasks(&session->failure);
 }

@@ -13,7 +13,6 @@
 #include "io/checkpoint.h"
 #include "io/folder_lock.h"
 #include "runtime/ranks.h"
-#include "runtime/runtime.h"
 #include "session/session.h"
 
 /* ---- Loading, and checkpoints ---- */
@@ -43,7 +42,7 @@ static status acquire_to_save(void *context, enum starpullm_group group, enum pa
     const void *memory;
     TRY(data_acquire_read(data, &memory));
     *values = (float *)memory;
-    const status code = failure_check(&session->failure);
+    const status code = check_tasks(&session->failure);
     if (code != STARPULLM_OK)
         data_release(data);
     return code;
@@ -70,20 +69,16 @@ static status clear_what_moves(struct starpullm_session *session, enum starpullm
     return STARPULLM_OK;
 }
 
-static status load_checkpoint(struct starpullm_session *session, const char *path, const struct tensor_buffers *buffers)
-{
-    TRY(checkpoint_read(path, &session->work.config, buffers));
-    TRY(clear_what_moves(session, STARPULLM_M));
-    return clear_what_moves(session, STARPULLM_V);
-}
-
 status session_load(struct starpullm_session *session, const char *path, struct training_state *state)
 {
     const struct tensor_buffers buffers = {session, acquire_to_fill, release};
-    if (!state)
-        return load_checkpoint(session, path, &buffers);
-    session->updates = state->meta.step;
-    return training_state_read(state, &session->work.config, &buffers);
+    if (state) {
+        session->updates = state->meta.step;
+        return training_state_read(state, &session->work.config, &buffers);
+    }
+    TRY(checkpoint_read(path, &session->work.config, &buffers));
+    TRY(clear_what_moves(session, STARPULLM_M));
+    return clear_what_moves(session, STARPULLM_V);
 }
 
 /* Of stages: rank 0 hasn't room for the others' parameters. All ranks copy one after the other from its owner, in the
@@ -99,16 +94,15 @@ static status copy_from_owner(void *context, enum starpullm_group group, enum pa
 {
     struct gathering *gathering = context;
     struct starpullm_session *session = gathering->session;
-    const int64_t elements = tensor_elements(parameter_shape(&session->work.config, p));
+    const int64_t elements = parameter_elements(&session->work.config, p);
     free(gathering->values);
     gathering->values = malloc((size_t)elements * sizeof *gathering->values);
-    gathering->code =
-        ranks_agree(gathering->values ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "a copy of a parameter"));
+    gathering->code = ranks_agree(gathering->values ? STARPULLM_OK : out_of_memory("a copy of a parameter"));
     if (gathering->code == STARPULLM_OK)
         gathering->code = session_read_parameter(session, group, p, layer, 0, elements, gathering->values);
     gathering->copied++;
     *values = gathering->values;
-    return gathering->code == STARPULLM_OK ? failure_check(&session->failure) : gathering->code;
+    return gathering->code == STARPULLM_OK ? check_tasks(&session->failure) : gathering->code;
 }
 
 static void release_copy(void *context, enum starpullm_group group, enum parameter p, int layer)
@@ -179,11 +173,9 @@ struct saving {
     pthread_cond_t changed; /* the queue, or missing */
     struct piece *first;    /* the queue of pieces that can be written */
     struct piece **last;
-    int missing;    /* pieces that will come into the queue */
-    int written;    /* pieces that were released */
-    status failure; /* of the last save, until it is reported; with its errno value and its sentence */
-    int failure_number;
-    char sentence[SENTENCE_BYTES];
+    int missing;            /* pieces that will come into the queue */
+    int written;            /* pieces that were released */
+    struct failure failure; /* of the last save, until it is reported */
 };
 
 static status list_tensors(struct saving *saving, const struct starpullm_session *session)
@@ -193,7 +185,7 @@ static status list_tensors(struct saving *saving, const struct starpullm_session
     saving->tensors = calloc(total, sizeof *saving->tensors);
     saving->pieces = calloc(total * STATE_PARTS, sizeof *saving->pieces);
     if (!saving->tensors || !saving->pieces)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %zu tensors could not be allocated", total);
+        return out_of_memory("a table of %zu tensors could not be allocated", total);
     for (int p = 0; p < NUM_PARAMETERS; p++)
         for (int l = 0; l < parameter_instances(&work->config, p); l++) {
             if (owner_of(&work->placement, p, l) != work->placement.rank)
@@ -209,21 +201,17 @@ static status list_tensors(struct saving *saving, const struct starpullm_session
     return STARPULLM_OK;
 }
 
-static status saving_create(struct starpullm_session *session)
+status saving_create(struct starpullm_session *session)
 {
-    struct saving *saving = calloc(1, sizeof *saving);
+    struct saving *saving = session->saving = calloc(1, sizeof *saving);
     if (!saving)
-        return fail(STARPULLM_OUT_OF_MEMORY, "the saving of training states could not be allocated");
+        return out_of_memory("the saving of training states could not be allocated");
     saving->of_tasks = &session->failure;
     saving->last = &saving->first;
     pthread_mutex_init(&saving->mutex, NULL);
     pthread_cond_init(&saving->changed, NULL);
-    const status code = list_tensors(saving, session);
-    if (code == STARPULLM_OK)
-        session->saving = saving;
-    else
-        saving_destroy(saving);
-    return code;
+    failure_init(&saving->failure);
+    return list_tensors(saving, session);
 }
 
 /* ---- In the thread ---- */
@@ -249,7 +237,6 @@ static status finish(const struct saving *saving)
     return training_state_prune(saving->root, saving->meta.step, saving->keep);
 }
 
-/* A failure's sentence belongs to the thread that failed, so it is copied. */
 static void *save(void *argument)
 {
     struct saving *saving = argument;
@@ -264,16 +251,12 @@ static void *save(void *argument)
         pthread_mutex_unlock(&saving->mutex);
     }
     if (code == STARPULLM_OK)
-        code = failure_check(saving->of_tasks);
+        code = check_tasks(saving->of_tasks);
     if (code == STARPULLM_OK && saving->written == saving->num_pieces)
         code = finish(saving);
     else
         training_state_discard(saving->file);
-    if (code == STARPULLM_OK)
-        return NULL;
-    saving->failure = code;
-    saving->failure_number = starpullm_last_error_number();
-    strcpy(saving->sentence, starpullm_last_error());
+    failure_keep(&saving->failure, code);
     return NULL;
 }
 
@@ -303,7 +286,7 @@ static status start_thread(struct saving *saving)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     saving->started = error == 0;
     if (error != 0)
-        return fail(STARPULLM_OUT_OF_MEMORY, "the thread that saves could not be started (error %d)", error);
+        return out_of_memory("the thread that saves could not be started (error %d)", error);
     pthread_setname_np(saving->thread, "starpullm-save");
     return STARPULLM_OK;
 }
@@ -339,9 +322,9 @@ static status wait_saved(struct saving *saving)
     if (saving->started)
         pthread_join(saving->thread, NULL);
     saving->started = false;
-    const status failure = saving->failure;
-    saving->failure = STARPULLM_OK;
-    return failure == STARPULLM_OK ? failure : fail_again(failure, saving->failure_number, saving->sentence);
+    const status code = failure_check(&saving->failure);
+    saving->failure.code = STARPULLM_OK;
+    return code;
 }
 
 /* Newer states are looked for at every save: where the file system has no locks, another run may have saved them. */
@@ -372,18 +355,11 @@ static status start_saving(struct saving *saving, const struct starpullm_save_op
     return submit_pieces(saving);
 }
 
-static status claim_in(struct starpullm_session *session, const char *directory, uint64_t run)
-{
-    const struct state_root *root;
-    if (!session->saving)
-        TRY(saving_create(session));
-    return claim(session->saving, directory, run, session->updates, &root);
-}
-
 status starpullm_session_claim_directory(starpullm_session *session, const char *directory, uint64_t run)
 {
+    const struct state_root *root;
     CHECK_POINTERS(session, directory);
-    return ranks_agree(claim_in(session, directory, run));
+    return ranks_agree(claim(session->saving, directory, run, session->updates, &root));
 }
 
 status starpullm_session_save_state(starpullm_session *session, const struct starpullm_save_options *options)
@@ -393,14 +369,12 @@ status starpullm_session_save_state(starpullm_session *session, const struct sta
     CHECK_POINTERS(options->directory);
     TRY(session_check_not_held(session));
     if (options->keep < 1)
-        return fail(STARPULLM_INVALID_ARGUMENT, "keep: found %d, expected at least 1", options->keep);
+        return invalid_argument("keep: found %d, expected at least 1", options->keep);
     TRY(session_check_usable(session));
-    TRY(failure_check(&session->failure));
+    TRY(check_tasks(&session->failure));
     if (session->instrument && instrument_audit(session->instrument))
-        return fail(STARPULLM_INVALID_STATE, "the session is audited, expected one that isn't: a state is written "
-                                             "while tasks run, from memory that the audit closes outside of tasks");
-    if (!session->saving)
-        TRY(saving_create(session));
+        return invalid_state("the session is audited, expected one that isn't: a state is written while tasks run, "
+                             "from memory that the audit closes outside of tasks");
     const struct adamw_options *adamw = &session->adamw;
     const struct training_state_meta meta = {
         .config = session->work.config,
@@ -426,7 +400,7 @@ status starpullm_session_save_state(starpullm_session *session, const struct sta
 status starpullm_session_wait_saved(starpullm_session *session)
 {
     CHECK_POINTERS(session);
-    return session->saving ? wait_saved(session->saving) : STARPULLM_OK;
+    return wait_saved(session->saving);
 }
 
 void saving_destroy(struct saving *saving)
@@ -435,6 +409,7 @@ void saving_destroy(struct saving *saving)
         return;
     (void)wait_saved(saving);
     folder_lock_release_all(&saving->locks);
+    failure_destroy(&saving->failure);
     pthread_cond_destroy(&saving->changed);
     pthread_mutex_destroy(&saving->mutex);
     free(saving->tensors);

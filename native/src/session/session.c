@@ -6,16 +6,14 @@
 
 #include "io/checkpoint.h"
 #include "runtime/ranks.h"
-#include "runtime/runtime.h"
 
 static status create_iterations(struct starpullm_session *session, int slots)
 {
-    session->slots = slots;
     session->iterations = calloc((size_t)slots, sizeof *session->iterations);
     if (!session->iterations)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d submissions could not be allocated", slots);
-    for (; session->slots_ready < slots; session->slots_ready++)
-        iteration_init(&session->iterations[session->slots_ready], session->recorder, &session->failure);
+        return out_of_memory("a table of %d submissions could not be allocated", slots);
+    for (; session->slots < slots; session->slots++)
+        iteration_init(&session->iterations[session->slots], session->recorder, &session->failure);
     return STARPULLM_OK;
 }
 
@@ -26,10 +24,9 @@ static status create_handles(struct starpullm_session *session, const struct sta
 {
     const struct workload *work = &session->work;
     const int64_t sharing = runtime_layout()->local_ranks;
-    const struct handles_options handles_options = {work,
-                                                    options->steps_in_flight,
-                                                    first_tag,
-                                                    options->keep_activations != 0,
+    const struct handles_options handles_options = {.work = work,
+                                                    .slots = options->steps_in_flight,
+                                                    .first_tag = first_tag,
                                                     .memory_limit = options->memory_limit / sharing +
                                                                     (options->memory_limit % sharing != 0),
                                                     .offload = runtime_layout()->memory_limit != 0};
@@ -54,7 +51,7 @@ static status create_instrument(struct starpullm_session *session, const struct 
     const int count = handles_count(session->handles);
     struct audit_buffer *buffers = calloc((size_t)count, sizeof *buffers);
     if (!buffers)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d buffers could not be allocated", count);
+        return out_of_memory("a table of %d buffers could not be allocated", count);
     for (int i = 0; i < handles_here(session->handles); i++) {
         const struct data *data = handles_at(session->handles, i);
         if (options->instruments & STARPULLM_AUDIT)
@@ -77,37 +74,26 @@ static status open_model(struct starpullm_session *session, const struct starpul
                          struct training_state *state, int64_t first_tag)
 {
     const struct runtime_layout *layout = runtime_layout();
-    struct workload *work = &session->work;
+    model_config config;
     if (state)
-        work->config = state->meta.config;
+        config = state->meta.config;
     else
-        TRY(checkpoint_config(options->checkpoint, &work->config));
-    TRY(session_check_options(options, &work->config));
+        TRY(checkpoint_config(options->checkpoint, &config));
+    TRY(session_check_options(options, &config));
     session->batch_size = options->batch_size;
     session->blas = layout->blas || (state && state->meta.blas);
-    work->B = (size_t)(options->batch_size / options->sub_batches);
-    work->T = (size_t)options->seq_len;
-    work->reduction = (enum starpullm_reduction)options->reduction;
-    work->recompute = (enum starpullm_recompute)options->recompute;
-    work->reuse_weight_gradients = options->reuse_weight_gradients != 0;
-    work->gradients_of_blocks =
-        options->keep_activations || (options->pipeline && options->pipeline->gradients_of_blocks);
-    const int stages = options->pipeline ? options->pipeline->stages : 1;
-    const int sub_batches = (int)options->sub_batches * (layout->ranks / stages);
-    work->tiles = tiles_choose(&work->config, work->reduction, sub_batches, layout->all_workers, stages,
-                               options->weight_gradient_tiles);
     session->adamw = (struct adamw_options){options->learning_rate, options->beta1, options->beta2, options->eps,
                                             options->weight_decay};
     session->learning_rate = state ? state->meta.learning_rate : options->learning_rate;
     if (options->trace)
         TRY(recorder_create(&session->recorder));
     TRY(create_iterations(session, options->steps_in_flight));
-    TRY(placement_create(&work->placement, &work->config, layout->rank, layout->ranks, sub_batches, options->pipeline));
-    TRY(schedule_create(work, options->pipeline, options->activation_sets));
+    TRY(workload_create(&session->work, options, &config, layout));
     TRY(create_handles(session, options, first_tag));
-    TRY(schedule_fill(work));
-    TRY(session_prepare_offload(session, options->keep_activations != 0));
+    TRY(schedule_fill(&session->work));
+    TRY(session_prepare_offload(session));
     TRY(session_load(session, options->checkpoint, state));
+    TRY(saving_create(session));
     return create_instrument(session, options);
 }
 
@@ -119,12 +105,12 @@ static status open_session(struct starpullm_session *session, struct starpullm_r
     TRY(runtime_enter_session(runtime, &first_tag));
     if (!session) {
         runtime_leave_session(runtime);
-        return fail(STARPULLM_OUT_OF_MEMORY, "a session could not be allocated");
+        return out_of_memory("a session could not be allocated");
     }
     session->runtime = runtime;
     if (!options->checkpoint == !options->resume)
-        return fail(STARPULLM_INVALID_ARGUMENT, "checkpoint, resume: found %s, expected one of them",
-                    options->checkpoint ? "both" : "neither");
+        return invalid_argument("checkpoint, resume: found %s, expected one of them",
+                                options->checkpoint ? "both" : "neither");
     struct training_state *state = NULL;
     if (options->resume)
         TRY(training_state_open(options->resume, &state));
@@ -162,9 +148,8 @@ void starpullm_session_destroy(starpullm_session *session)
     if (session->on_disk)
         disk_give_back(&share);
     free(session->plan.after);
-    schedule_destroy(&session->work);
-    placement_destroy(&session->work.placement);
-    for (int slot = 0; slot < session->slots_ready; slot++)
+    workload_destroy(&session->work);
+    for (int slot = 0; slot < session->slots; slot++)
         iteration_destroy(&session->iterations[slot]);
     free(session->iterations);
     recorder_destroy(session->recorder);

@@ -6,7 +6,7 @@
 #include "graph/graph.h"
 #include "instrument/instrument.h"
 #include "io/training_state.h"
-#include "status.h"
+#include "runtime/runtime.h"
 
 struct starpullm_session {
     struct starpullm_runtime *runtime; /* NULL: not entered yet */
@@ -23,7 +23,6 @@ struct starpullm_session {
     size_t num_edges;
     struct iteration *iterations; /* [slot] */
     int slots;
-    int slots_ready;          /* iterations that were initialised */
     int64_t submitted;        /* number of submissions */
     int64_t updates;          /* number of steps among them, and before the state that the session resumed from */
     bool blas;                /* a BLAS computes, or has computed, matmuls of its steps */
@@ -31,26 +30,27 @@ struct starpullm_session {
     bool on_disk;             /* it has a share of the disk */
     struct offload_plan plan; /* of its steps; without accesses if there is none */
     struct failure failure;   /* of a task */
-    struct saving *saving;    /* NULL: nothing has been saved yet */
+    struct saving *saving;    /* of training states */
 };
 
 /* options.c: refuses options that this model and the running runtime can't serve. */
 status session_check_options(const struct starpullm_session_options *options, const model_config *config);
-status session_check_range(const char *name, int64_t value, int64_t least, int64_t most);
 /* A setting of AdamW other than the betas. */
 status session_check_number(const char *name, float value);
 
-/* What the blocks share: recomputed activations, reused gradients. */
-status session_check_sharing(int32_t recompute, int32_t reuse_weight_gradients, int32_t keep_activations,
-                             int64_t sub_batches, int64_t ranks);
+/* workload.c: of the options, those that say what is computed. The ranks are the layout's, with so many workers. */
+status workload_check(const struct starpullm_session_options *options, const model_config *config, int64_t ranks);
+status workload_create(struct workload *work, const struct starpullm_session_options *options,
+                       const model_config *config, const struct runtime_layout *layout);
+void workload_destroy(struct workload *work);
+status session_check_range(const char *name, int64_t value, int64_t least, int64_t most);
 
-/* A pipeline that can't be placed, or isn't supported with other options. */
-status session_check_pipeline(const struct starpullm_pipeline *pipeline, const model_config *config, int32_t reduction,
-                              int64_t ranks);
+/* plan.c: records the tasks of so many steps, without submitting them. */
+status record_on_paper(const struct workload *work, const struct handles *handles, int steps,
+                       struct recorder *recorder);
 
-/* offload.c: with a limit, refuses one that is too low, takes the session's share of the disk, and plans its steps.
- * keep_activations: nothing is dropped. */
-status session_prepare_offload(struct starpullm_session *session, bool keep_activations);
+/* offload.c: with a limit, refuses one that is too low, takes the session's share of the disk, and plans its steps. */
+status session_prepare_offload(struct starpullm_session *session);
 
 /* submit.c */
 status session_check_usable(const struct starpullm_session *session);
@@ -68,5 +68,6 @@ status session_read_parameter(const struct starpullm_session *session, int32_t g
 
 /* save.c: `state` is what the session resumes from; NULL: it starts from the checkpoint at `path`. */
 status session_load(struct starpullm_session *session, const char *path, struct training_state *state);
+status saving_create(struct starpullm_session *session);
 /* Waits for the last save; NULL is allowed. */
 void saving_destroy(struct saving *saving);

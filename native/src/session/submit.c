@@ -13,7 +13,7 @@ static void let_go(struct starpullm_session *session)
 {
     struct hold *hold = session->hold;
     session->hold = NULL;
-    for (int slot = 0; slot < session->slots_ready; slot++)
+    for (int slot = 0; slot < session->slots; slot++)
         session->iterations[slot].hold = NULL;
     hold_release(hold);
 }
@@ -21,7 +21,7 @@ static void let_go(struct starpullm_session *session)
 void session_wait_all(struct starpullm_session *session)
 {
     let_go(session);
-    for (int slot = 0; slot < session->slots_ready; slot++)
+    for (int slot = 0; slot < session->slots; slot++)
         iteration_wait(&session->iterations[slot]);
 }
 
@@ -35,14 +35,14 @@ status session_check_not_held(const struct starpullm_session *session)
 {
     if (!session->hold)
         return STARPULLM_OK;
-    return fail(STARPULLM_INVALID_STATE, "the session holds its tasks, expected a release first");
+    return invalid_state("the session holds its tasks, expected a release first");
 }
 
 status starpullm_session_wait(starpullm_session *session)
 {
     CHECK_POINTERS(session);
     session_wait_all(session);
-    return failure_check(&session->failure);
+    return check_tasks(&session->failure);
 }
 
 /* ---- Submitting ---- */
@@ -51,7 +51,7 @@ status session_check_usable(const struct starpullm_session *session)
 {
     if (!session->broken)
         return STARPULLM_OK;
-    return fail(STARPULLM_INVALID_STATE, "the session is unusable since a submission failed half way");
+    return invalid_state("the session is unusable since a submission failed half way");
 }
 
 static status check_tokens(const struct starpullm_session *session, const char *what, const int32_t *tokens)
@@ -116,7 +116,7 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
                     struct graph_context *context)
 {
     TRY(session_check_usable(session));
-    TRY(failure_check(&session->failure));
+    TRY(check_tasks(&session->failure));
     TRY(check_same_batch(session, inputs, targets));
     TRY(check_tokens(session, "inputs", inputs));
     if (targets)
@@ -124,8 +124,7 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
     const int slot = (int)(session->submitted % session->slots);
     struct iteration *iteration = &session->iterations[slot];
     if (session->hold && session->submitted - session->first_held >= session->slots)
-        return fail(STARPULLM_INVALID_STATE, "the session holds %d submissions, expected a release before the next",
-                    session->slots);
+        return invalid_state("the session holds %d submissions, expected a release before the next", session->slots);
     iteration_wait(iteration);
     session_wait_if_audited(session);
     if (session->instrument && instrument_poisons(session->instrument))
@@ -167,11 +166,11 @@ static status submit_with_loss(struct starpullm_session *session, const int32_t 
     struct starpullm_loss *promised = loss_future_create();
     status code;
     if (!promised)
-        code = fail(STARPULLM_OUT_OF_MEMORY, "a loss could not be allocated");
+        code = out_of_memory("a loss could not be allocated");
     else if (update)
         code = add_step(session, &context, promised);
     else
-        code = graph_add_evaluation(&context, promised);
+        code = graph_add_forward(&context, promised);
     code = end(session, &context, code);
     if (code == STARPULLM_OK)
         *loss = promised;
@@ -204,7 +203,7 @@ status starpullm_session_submit_forward(starpullm_session *session, const int32_
     CHECK_POINTERS(session, inputs);
     struct graph_context context;
     TRY(begin(session, inputs, NULL, &context));
-    return end(session, &context, graph_add_forward(&context));
+    return end(session, &context, graph_add_forward(&context, NULL));
 }
 
 /* ---- Holding back ---- */
@@ -213,19 +212,18 @@ status starpullm_session_hold(starpullm_session *session)
 {
     CHECK_POINTERS(session);
     if (!session->recorder)
-        return fail(STARPULLM_INVALID_STATE, "hold: the session isn't traced, expected one created with trace");
+        return invalid_state("hold: the session isn't traced, expected one created with trace");
     if (session->work.placement.ranks > 1)
-        return fail(STARPULLM_INVALID_STATE, "hold: found %d ranks, expected one: transfers aren't tasks",
-                    session->work.placement.ranks);
+        return invalid_state("hold: found %d ranks, expected one: transfers aren't tasks",
+                             session->work.placement.ranks);
     if (session->on_disk)
-        return fail(STARPULLM_INVALID_STATE,
-                    "hold: found a runtime with offload, expected one without: StarPU has tasks "
-                    "of its own between them");
+        return invalid_state(
+            "hold: found a runtime with offload, expected one without: StarPU has tasks of its own between them");
     if (session->instrument && (instrument_audit(session->instrument) || instrument_poisons(session->instrument)))
-        return fail(STARPULLM_INVALID_STATE, "hold: the session is audited or poisoned, expected neither: both wait "
-                                             "for all tasks before a submission");
+        return invalid_state(
+            "hold: the session is audited or poisoned, expected neither: both wait for all tasks before a submission");
     if (session->hold)
-        return fail(STARPULLM_INVALID_STATE, "hold: the session holds its tasks already, expected a release");
+        return invalid_state("hold: the session holds its tasks already, expected a release");
     TRY(starpullm_session_wait(session));
     TRY(hold_create(&session->hold));
     session->first_held = session->submitted;
@@ -238,28 +236,22 @@ status starpullm_session_release(starpullm_session *session, size_t *num_edges)
 {
     CHECK_POINTERS(session, num_edges);
     if (!session->hold)
-        return fail(STARPULLM_INVALID_STATE, "release: the session holds no tasks, expected a hold before");
+        return invalid_state("release: the session holds no tasks, expected a hold before");
     free(session->edges);
     session->edges = NULL;
     session->num_edges = 0;
-    const status asked = hold_edges(session->hold, &session->edges, &session->num_edges);
-    if (asked != STARPULLM_OK) {
-        session_wait_all(session);
-        return asked;
-    }
-    *num_edges = session->num_edges;
+    const status code = hold_edges(session->hold, &session->edges, &session->num_edges);
     let_go(session);
-    return STARPULLM_OK;
+    *num_edges = session->num_edges;
+    return code;
 }
 
 status starpullm_session_runtime_edges(starpullm_session *session, int64_t *edges, size_t num_edges)
 {
     CHECK_POINTERS(session, edges);
     if (num_edges != session->num_edges)
-        return fail(STARPULLM_INVALID_ARGUMENT, "edges: room for %zu, expected %zu", num_edges, session->num_edges);
-    for (size_t i = 0; i < num_edges; i++) {
-        edges[2 * i] = session->edges[i].before;
-        edges[2 * i + 1] = session->edges[i].after;
-    }
+        return invalid_argument("edges: room for %zu, expected %zu", num_edges, session->num_edges);
+    if (num_edges)
+        memcpy(edges, session->edges, num_edges * sizeof *session->edges);
     return STARPULLM_OK;
 }

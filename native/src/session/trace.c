@@ -7,7 +7,7 @@
 static status finish_trace(struct starpullm_session *session)
 {
     if (!session->recorder)
-        return fail(STARPULLM_INVALID_STATE, "the session isn't traced, expected one created with trace");
+        return invalid_state("the session isn't traced, expected one created with trace");
     TRY(session_check_not_held(session));
     return starpullm_session_wait(session);
 }
@@ -16,8 +16,7 @@ status starpullm_session_trace_size(starpullm_session *session, size_t *tasks, s
 {
     CHECK_POINTERS(session, tasks, accesses);
     TRY(finish_trace(session));
-    *tasks = recorder_tasks(session->recorder);
-    *accesses = recorder_accesses(session->recorder);
+    recorder_size(session->recorder, tasks, accesses);
     return STARPULLM_OK;
 }
 
@@ -56,9 +55,7 @@ status starpullm_session_share(const starpullm_session *session, struct starpull
 {
     CHECK_POINTERS(session);
     CHECK_STRUCT(share);
-    *share = (struct starpullm_session_share){.size = sizeof *share};
-    for (int i = 0; i < handles_here(session->handles); i++)
-        share->handles += handles_at(session->handles, i)->handle != NULL;
+    *share = (struct starpullm_session_share){.size = sizeof *share, .handles = handles_here(session->handles)};
     for (int slot = 0; slot < session->slots; slot++) {
         share->submitted += session->iterations[slot].submitted;
         share->exchanged += session->iterations[slot].exchanged;
@@ -69,7 +66,7 @@ status starpullm_session_share(const starpullm_session *session, struct starpull
 static status wait_for_instruments(starpullm_session *session)
 {
     if (!session->instrument)
-        return fail(STARPULLM_INVALID_STATE, "the session has no instruments, expected one created with some");
+        return invalid_state("the session has no instruments, expected one created with some");
     TRY(session_check_not_held(session));
     return starpullm_session_wait(session);
 }
@@ -96,7 +93,7 @@ status starpullm_session_findings_read(starpullm_session *session, struct starpu
     size_t found;
     TRY(starpullm_session_findings_size(session, &found));
     if (count != found)
-        return fail(STARPULLM_INVALID_ARGUMENT, "findings: room for %zu, expected %zu", count, found);
+        return invalid_argument("findings: room for %zu, expected %zu", count, found);
     instrument_copy(session->instrument, findings);
     return STARPULLM_OK;
 }

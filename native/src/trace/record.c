@@ -23,7 +23,7 @@ struct recorder {
 status recorder_create(struct recorder **recorder)
 {
     *recorder = calloc(1, sizeof **recorder);
-    return *recorder ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "the trace's recorder");
+    return *recorder ? STARPULLM_OK : out_of_memory("the trace's recorder");
 }
 
 void recorder_destroy(struct recorder *recorder)
@@ -42,13 +42,10 @@ status recorder_append(struct recorder *recorder, const struct starpullm_trace_t
     if (!block || block->tasks == BLOCK_TASKS) {
         block = malloc(sizeof *block);
         if (!block)
-            return fail(STARPULLM_OUT_OF_MEMORY, "the trace of more than %zu tasks", recorder->tasks);
+            return out_of_memory("the trace of more than %zu tasks", recorder->tasks);
         block->next = NULL;
         block->tasks = block->accesses = 0;
-        if (recorder->last)
-            recorder->last->next = block;
-        else
-            recorder->first = block;
+        *(recorder->last ? &recorder->last->next : &recorder->first) = block;
         recorder->last = block;
     }
     struct starpullm_trace_task *entry = &block->task[block->tasks++];
@@ -71,22 +68,18 @@ void recorder_skip(struct recorder *recorder)
         recorder->next_id++;
 }
 
-size_t recorder_tasks(const struct recorder *recorder)
+void recorder_size(const struct recorder *recorder, size_t *tasks, size_t *accesses)
 {
-    return recorder->tasks;
-}
-
-size_t recorder_accesses(const struct recorder *recorder)
-{
-    return recorder->accesses;
+    *tasks = recorder->tasks;
+    *accesses = recorder->accesses;
 }
 
 status recorder_copy(const struct recorder *recorder, struct starpullm_trace_task *tasks, size_t num_tasks,
                      struct starpullm_trace_access *accesses, size_t num_accesses)
 {
     if (num_tasks != recorder->tasks || num_accesses != recorder->accesses)
-        return fail(STARPULLM_INVALID_ARGUMENT, "trace: room for %zu tasks and %zu accesses, expected %zu and %zu",
-                    num_tasks, num_accesses, recorder->tasks, recorder->accesses);
+        return invalid_argument("trace: room for %zu tasks and %zu accesses, expected %zu and %zu", num_tasks,
+                                num_accesses, recorder->tasks, recorder->accesses);
     for (const struct block *block = recorder->first; block; block = block->next) {
         memcpy(tasks, block->task, block->tasks * sizeof *tasks);
         memcpy(accesses, block->access, block->accesses * sizeof *accesses);

@@ -21,8 +21,7 @@ status recorder_append(struct recorder *recorder, const struct starpullm_trace_t
 /* Counts a task that another rank records: ids are those of all ranks' tasks. NULL is allowed. */
 void recorder_skip(struct recorder *recorder);
 
-size_t recorder_tasks(const struct recorder *recorder);
-size_t recorder_accesses(const struct recorder *recorder);
+void recorder_size(const struct recorder *recorder, size_t *tasks, size_t *accesses);
 
 /* The numbers must be those of all tasks and accesses; no recorded task may be running. */
 status recorder_copy(const struct recorder *recorder, struct starpullm_trace_task *tasks, size_t num_tasks,

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "kernels/caches.h"
+#include "kernels/kernels.h"
 #include "kernels/simd/microkernel.h"
 #include "kernels/simd/vector.h"
 #include "kernels/team.h"
