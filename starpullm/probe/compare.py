@@ -52,7 +52,7 @@ def compare_ranks(
 
     A difference that a rank has received is told by its hashes: a task of another rank left the same contents, in both
     runs. ``unsteady`` tasks have arguments that change from run to run and mean nothing, such as addresses. With
-    ``is_same_order``, accesses whose order is free came in the same one.
+    ``is_same_order``, a free order explains nothing if such tasks ran in the same one.
     """
     results: dict[int, Comparison] = {}
     pairs: dict[int, _Pairs] = {}
@@ -167,11 +167,19 @@ class _Explanation:
     has_free: bool
 
 
+def _ran_in_same_order(one: Flow, two: Flow) -> bool:
+    """Return whether the tasks with accesses whose order is free started in the same order in both runs."""
+    tasks = np.unique(one.task[one.is_free | ((one.mode & probe_log.MODE_REDUX) != 0)])
+    its_order, other_order = (np.argsort(flow.start_ns[tasks], kind="stable") for flow in (one, two))
+    return np.array_equal(its_order, other_order)
+
+
 class _Pairs:
     """The accesses of two runs with the same tasks, side by side."""
 
     def __init__(self, reference: Flow, other: Flow, unsteady: NDArray[np.bool_] | None, is_same_order: bool) -> None:
-        self.reference, self.other, self.is_same_order = reference, other, is_same_order
+        self.reference, self.other = reference, other
+        self.is_same_order = is_same_order and _ran_in_same_order(reference, other)
         before, after = ([(flow.before, flow.after)[which] for flow in (reference, other)] for which in (0, 1))
         self.inputs = reference.reads & before[0][1] & before[1][1]
         self.input_differs = self.inputs & (before[0][0] != before[1][0])

@@ -74,6 +74,18 @@ def test_what_comes_from_a_free_order_is_tolerated(tmp_path: Path) -> None:
     assert (result.findings, result.different, result.tolerated) == ((), 1, 1)
 
 
+@pytest.mark.parametrize("times", [(4, 60, 70), (4, 25, 28)], ids=["the same", "another"])
+def test_poison_is_blamed_only_if_tasks_that_commute_ran_in_the_same_order(
+    tmp_path: Path, times: tuple[int, int, int]
+) -> None:
+    add = Task("add", {0: RW | COMMUTE}, (2, 30, 40), before={0: 5}, after={0: 6})
+    last = Task("add", {0: RW | COMMUTE}, (3, 50, 55), before={0: 6}, after={0: 7})
+    one = flow(tmp_path / "a", FILL, add, last)
+    two = flow(tmp_path / "b", FILL, replace(add, before={0: 8}), replace(last, times=times))
+    (result,) = compare_ranks({0: one}, {0: two}, "with poison", is_same_order=True).values()
+    assert [finding.task for finding in result.findings] == ([1] if times[1] > 40 else [])
+
+
 def test_a_fault_is_not_hidden_by_a_free_order(tmp_path: Path) -> None:
     redux = Task("sum", {2: REDUX}, (1, 5, 6))
     one = flow(tmp_path / "a", redux, FILL, ADD)
