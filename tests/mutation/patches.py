@@ -113,9 +113,9 @@ def read_patch(path: Path) -> Patch:
     PatchError
         If its header does not consist of the expected lines, or no diff follows.
     """
-    header, found, diff = path.read_text("utf-8").partition("\ndiff --git ")
-    if not found:
-        raise PatchError(f"{path}: found no line 'diff --git', expected a header and a diff")
+    header, _, diff = path.read_text("utf-8").partition("\n\n")
+    if "\n+++ b/" not in diff:
+        raise PatchError(f"{path}: found no line '+++ b/', expected a header, an empty line and a diff")
     values = dict(re.findall(r"^([\w-]+): (.+)$", header, re.MULTILINE))
     lines = header.strip().splitlines()
     if len(lines) != len(values) or [key for key in values if key not in ("Source", "Quick")] != list(KEYS):
@@ -126,7 +126,7 @@ def read_patch(path: Path) -> Patch:
     if source and not re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", source):
         raise PatchError(f"{path}: found 'Source: {source}', expected owner/repository#number")
     kind, defect, shows, caught_by = (values[key] for key in KEYS)
-    return Patch(path, kind, defect, shows, caught_by, "Quick" in values, f"diff --git {diff}", source)
+    return Patch(path, kind, defect, shows, caught_by, "Quick" in values, diff, source)
 
 
 def copy_sources(directory: Path) -> None:
