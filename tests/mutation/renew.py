@@ -15,8 +15,6 @@ from pathlib import Path
 
 from .patches import FIELD, SHIPPED, Patch, PatchError, apply_patch, copy_sources, find_patches, read_patch
 
-__all__ = ["renew", "write"]
-
 CONTEXT = "-U1"
 """The less a patch has around its change, the fewer changes of others it gets in the way of."""
 
