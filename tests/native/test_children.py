@@ -1,6 +1,6 @@
 """A fork of the process that has imported the package does what a new process does, and ends as one does.
 
-Collected by pytest; it tests what the other files of this directory run their children with.
+Tests what the other files of this directory run their children with.
 """
 
 from __future__ import annotations
