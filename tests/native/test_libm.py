@@ -1,6 +1,6 @@
 """The vector versions of libm's functions, as `doctor` shows and compares them; and what is done on an unknown libm.
 
-Collected by pytest; every command is a child process. The suite compares random ranges of inputs.
+The suite compares random ranges of inputs.
 """
 
 from __future__ import annotations
@@ -111,17 +111,17 @@ def test_boundaries(levels: list[str]) -> None:
     assert set(found.values()) <= {0}
 
 
-def differences_where_fma_matters() -> list[tuple[int, int | None]]:
+def differences_where_fma_matters() -> list[list[int | None]]:
     return [
-        prototypes.prove_libm(level, "expf", pattern, pattern + 1)
+        list(prototypes.prove_libm(level, "expf", pattern, pattern + 1))
         for level, pattern in product(vector_levels(), FMA_MATTERS)
     ]
 
 
 def test_a_difference_is_found(levels: list[str]) -> None:
     """By the comparison itself, of a function that rounds otherwise at two inputs."""
-    expected = [[1, pattern] for _, pattern in product(levels, FMA_MATTERS)]
-    same = [[0, None]] * len(expected)
+    expected: list[list[int | None]] = [[1, pattern] for _, pattern in product(levels, FMA_MATTERS)]
+    same: list[list[int | None]] = [[0, None]] * len(expected)
     known, other = (run_function(differences_where_fma_matters, environment=of) for of in ({}, WITHOUT_FMA))
     if known == other:
         pytest.skip("this libm has one expf")
