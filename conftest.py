@@ -27,8 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fuzz-files",
         metavar="N",
         type=int,
-        default=10_000,
-        help="how many mutated files tests/native/test_fuzzing.py reads, the same in every run; default 10000",
+        default=6_000,
+        help="how many mutated files tests/native/test_fuzzing.py reads, the same in every run; default 6000",
     )
     group = parser.getgroup("mutation", "seeded defects")
     group.addoption(

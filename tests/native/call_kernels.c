@@ -34,6 +34,8 @@ static void call_kernel(const struct call *call, void *const *argument)
     const struct kernels *kernels = kernels_of_level(call->level);
     switch (call->kernel) {
 #include "calls.def" /* of each kernel */
+    default:
+        exit(2);
     }
 }
 

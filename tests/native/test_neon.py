@@ -97,6 +97,9 @@ def test_neon_kernels_have_the_references_bits(tmp_path: Path) -> None:
     fences, found, compared = Fences(), [], 0
     command = [EMULATOR, str(compiled(tmp_path))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        total, term = np.array([1, 2, 3], np.float32), np.array([1, 2, 4], np.float32)
+        Emulated(process, "neon", "gradient_add", CACHES)({"sum": total, "term": term, "count": 3}, thread=0, threads=1)
+        assert total.tolist() == [2, 4, 7]
         for kernel, cases in CASES.items():
             outputs = [of.name for of in declared_kernels()[kernel] if not of.is_input and of.shape is not None]
             for number in range(cases.number):
