@@ -20,12 +20,7 @@ from typing import Any, TypedDict
 import numpy as np
 import pytest
 
-from starpullm.errors import (
-    InvalidArgumentError,
-    OutOfMemoryError,
-    StarpullmError,
-    TokenRangeError,
-)
+from starpullm.errors import InvalidArgumentError, OutOfMemoryError, StarpullmError, TokenRangeError
 from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from starpullm.golden.records import shipped_record
 from starpullm.predict.needs import needs

@@ -27,13 +27,7 @@ from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 from starpullm.training.generate import generate
 
-from .children import (
-    TWO_CORES,
-    assert_command_refused,
-    names_in,
-    run_cli,
-    run_function,
-)
+from .children import TWO_CORES, assert_command_refused, names_in, run_cli, run_function
 
 TINY = shipped_record("tiny")
 ODD = shipped_record("odd").path

@@ -18,11 +18,7 @@ from starpullm.golden.records import shipped_record
 from starpullm.report.document import read_document
 from starpullm.report.folder import PageError
 
-from .children import (
-    TWO_CORES,
-    assert_command_refused,
-    run_cli,
-)
+from .children import TWO_CORES, assert_command_refused, run_cli
 
 TINY = shipped_record("tiny")
 ODD = shipped_record("odd").path

@@ -18,16 +18,7 @@ from starpullm.files.tokens import write_tokens
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 
-from .children import (
-    TWO_CORES,
-    assert_command_refused,
-    cli_command,
-    finish,
-    names_in,
-    run_cli,
-    run_function,
-    started,
-)
+from .children import TWO_CORES, assert_command_refused, cli_command, finish, names_in, run_cli, run_function, started
 from .conftest import SmallDisk
 from .readers.training_state import read_training_state
 

@@ -21,17 +21,7 @@ from starpullm.data.loader import TokenLoader
 from starpullm.errors import FileError
 from starpullm.files.tokens import read_tokens, write_tokens
 
-from .children import (
-    TWO_CORES,
-    Finished,
-    Reply,
-    attempt,
-    cli_command,
-    names_in,
-    run_cli,
-    run_function,
-    started,
-)
+from .children import TWO_CORES, Finished, Reply, attempt, cli_command, names_in, run_cli, run_function, started
 from .tiny import TINY, batch, bits_of, tiny_trainer
 
 TIME_LIMIT = 100.0
