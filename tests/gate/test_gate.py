@@ -19,13 +19,7 @@ from scipy import stats
 from starpullm.checks.result import Outcome, Result
 from starpullm.errors import InvalidArgumentError, MissingDependencyError
 from starpullm.speed.builds import GraphCost, check_cost
-from starpullm.speed.gate import (
-    BUDGET,
-    ERROR_RATE,
-    MIN_ROUNDS,
-    Speed,
-    compare_builds,
-)
+from starpullm.speed.gate import BUDGET, ERROR_RATE, MIN_ROUNDS, Speed, compare_builds
 from starpullm.speed.verdict import RESOLUTION, Verdict, interval, student
 from starpullm.speed.worker import STEP
 

@@ -1,6 +1,6 @@
 """Which patches are tried, the libraries with them, and the list of which check caught what.
 
-pytest loads it for this directory's tests. Without ``-m mutation`` only the patches with ``Quick: yes`` are tried, of
+Without ``-m mutation`` only the patches with ``Quick: yes`` are tried, of
 a directory that ``--mutation-patches`` names all of them.
 """
 

@@ -22,8 +22,11 @@ FIELD = SHIPPED.with_name("field")
 
 SOURCES = ("native/include", "native/src", "starpullm")
 
-KEYS = ("Kind", "Defect", "Shows", "Caught-by")
-"""Every header has these lines; `Source: owner/repository#number` and `Quick: yes` may follow."""
+HEADER = re.compile(
+    r"Defect: (?P<defect>.+)\n(Shows: .+\n)?Caught-by: (?P<caught_by>.+)\n"
+    r"(Source: (?P<source>[\w.-]+/[\w.-]+#\d+)\n)?(?P<quick>Quick: yes\n)?"
+)
+"""Without the line on the model and the configuration that it shows with, every one shows it."""
 
 
 class PatchError(Exception):
@@ -38,12 +41,10 @@ class Patch:
     ----------
     path
         The file; its name without the suffix is the defect's name.
-    kind
-        A few words that related defects share.
+    header
+        The lines before the diff.
     defect
         What is wrong, in one sentence.
-    shows
-        The model and the configuration that it shows with.
     caught_by
         The name of the check that must catch it.
     is_quick
@@ -55,9 +56,8 @@ class Patch:
     """
 
     path: Path
-    kind: str
+    header: str
     defect: str
-    shows: str
     caught_by: str
     is_quick: bool
     diff: str
@@ -67,14 +67,6 @@ class Patch:
     def name(self) -> str:
         """The defect's name."""
         return self.path.stem
-
-    @property
-    def header(self) -> str:
-        """The lines before the diff."""
-        lines = zip(KEYS, (self.kind, self.defect, self.shows, self.caught_by), strict=True)
-        source = f"Source: {self.source}\n" if self.source else ""
-        quick = "Quick: yes\n" if self.is_quick else ""
-        return "".join(f"{key}: {value}\n" for key, value in lines) + source + quick
 
     @property
     def changed_files(self) -> list[str]:
@@ -113,20 +105,17 @@ def read_patch(path: Path) -> Patch:
     PatchError
         If its header does not consist of the expected lines, or no diff follows.
     """
-    header, found, diff = path.read_text("utf-8").partition("\ndiff --git ")
-    if not found:
-        raise PatchError(f"{path}: found no line 'diff --git', expected a header and a diff")
-    values = dict(re.findall(r"^([\w-]+): (.+)$", header, re.MULTILINE))
-    lines = header.strip().splitlines()
-    if len(lines) != len(values) or [key for key in values if key not in ("Source", "Quick")] != list(KEYS):
-        raise PatchError(f"{path}: found the header {lines}, expected one line each of {', '.join(KEYS)}")
-    if values.get("Quick", "yes") != "yes":
-        raise PatchError(f"{path}: found 'Quick: {values['Quick']}', expected 'Quick: yes' or no such line")
-    source = values.get("Source", "")
-    if source and not re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", source):
-        raise PatchError(f"{path}: found 'Source: {source}', expected owner/repository#number")
-    kind, defect, shows, caught_by = (values[key] for key in KEYS)
-    return Patch(path, kind, defect, shows, caught_by, "Quick" in values, f"diff --git {diff}", source)
+    header, _, diff = path.read_text("utf-8").partition("\n\n")
+    if "\n+++ b/" not in diff:
+        raise PatchError(f"{path}: found no line '+++ b/', expected a header, an empty line and a diff")
+    header += "\n"
+    found = HEADER.fullmatch(header)
+    if found is None:
+        raise PatchError(
+            f"{path}: found the header {header.splitlines()}, expected Defect, Shows, Caught-by, Source, Quick"
+        )
+    caught_by, is_quick, source = found["caught_by"], bool(found["quick"]), found["source"] or ""
+    return Patch(path, header, found["defect"], caught_by, is_quick, diff, source)
 
 
 def copy_sources(directory: Path) -> None:

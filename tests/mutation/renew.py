@@ -15,8 +15,6 @@ from pathlib import Path
 
 from .patches import FIELD, SHIPPED, Patch, PatchError, apply_patch, copy_sources, find_patches, read_patch
 
-__all__ = ["renew", "write"]
-
 CONTEXT = "-U1"
 """The less a patch has around its change, the fewer changes of others it gets in the way of."""
 
@@ -54,7 +52,7 @@ def write(patch: Patch, directory: Path) -> None:
     run = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     if run.returncode != 1:
         raise PatchError(f"{patch.path.name}: found no difference between {directory}/a and {directory}/b {run.stderr}")
-    diff = re.sub(r"^index .*\n", "", run.stdout, flags=re.MULTILINE)
+    diff = re.sub(r"^(?:diff|index) .*\n", "", run.stdout, flags=re.MULTILINE)
     patch.path.write_text(f"{patch.header}\n{diff}", "utf-8")
 
 

@@ -1,7 +1,4 @@
-"""Without a defect no check raises an alarm, however often it is repeated.
-
-Collected by pytest; ``--mutation-repetitions`` says how often.
-"""
+"""Without a defect no check raises an alarm, however often it is repeated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Every seeded defect is caught by the check that its patch names.
-
-Collected by pytest; ``-m mutation`` tries all of them.
-"""
+"""Every seeded defect is caught by the check that its patch names."""
 
 from __future__ import annotations
 

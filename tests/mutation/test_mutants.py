@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .generated.candidates import (
-    Candidate,
-    Stratum,
-    candidates_of,
-    ends_a_loop,
-    shuffled,
-    strata,
-)
+from .generated.candidates import Candidate, Stratum, candidates_of, ends_a_loop, shuffled, strata
 from .generated.results import Mutant, Results, confidence_interval
 from .generated.stages import STAGES, SUITE, Outcome
 from .patches import CHECKOUT

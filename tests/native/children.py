@@ -24,24 +24,6 @@ from typing import Self, TypedDict, TypeVar
 
 from . import forks
 
-__all__ = [
-    "TWO_CORES",
-    "Child",
-    "Finished",
-    "Reply",
-    "assert_refused",
-    "attempt",
-    "cli_command",
-    "finish",
-    "names_in",
-    "run_cli",
-    "run_command",
-    "run_function",
-    "run_python",
-    "simd_levels",
-    "started",
-]
-
 TWO_CORES = {"HWLOC_SYNTHETIC": "numa:1 core:2 pu:1"}
 """An environment with partitions of up to 2x1 on any machine."""
 

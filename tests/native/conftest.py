@@ -1,7 +1,4 @@
-"""Models and token files that the tests of this directory share, made once per session, and a disk that fills up.
-
-pytest loads it for this directory's tests.
-"""
+"""Models and token files that the tests of this directory share, made once per session, and a disk that fills up."""
 
 from __future__ import annotations
 

@@ -25,8 +25,6 @@ from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
 
-__all__ = ["PYTHON", "Ended", "Server"]
-
 # With faulthandler, a crash prints where it was.
 PYTHON = (sys.executable, "-W", "error", "-X", "faulthandler")
 """How the commands begin."""
@@ -34,7 +32,6 @@ PYTHON = (sys.executable, "-W", "error", "-X", "faulthandler")
 _IMPORTED = ("pytest", "starpullm.commands", "starpullm.checks.training")
 
 # What may differ from the environment of the process: nothing reads these while a module is imported.
-_OURS_READ_LATE = ("STARPULLM_CACHES", "STARPULLM_LIB", "STARPULLM_SIMD")
 _READ_LATE = (
     "HWLOC_",
     "OMP_",

@@ -116,46 +116,26 @@ void allocates_nothing(void)
 {
 }
 
-/* ---- Two allocations, either of which may fail ----
- * Returned is 0: all is well; 1: there is no memory; 2: something else. */
-
-static inline __attribute__((always_inline)) int allocate_twice(int ending, int leaks)
-{
-    void *volatile first = malloc(16);
-    if (!first)
-        return ending;
-    void *volatile second = malloc(32);
-    const int done = second ? 0 : ending;
-    free(second);
-    if (second || !leaks)
-        free(first);
-    return done;
-}
-
-int tells(void)
-{
-    return allocate_twice(1, 0);
-}
-
-int does_without(void)
-{
-    return allocate_twice(0, 0);
-}
+/* ---- Two allocations, either of which may fail; 0 is returned then ---- */
 
 int leaks_if_refused(void)
 {
-    return allocate_twice(1, 1);
+    void *volatile first = malloc(16);
+    if (!first)
+        return 0;
+    void *volatile second = malloc(32);
+    if (!second)
+        return 0;
+    free(second);
+    free(first);
+    return 1;
 }
 
 int tells_otherwise(void)
 {
-    return allocate_twice(2, 0);
-}
-
-int always_leaks(void)
-{
-    kept = malloc(16);
-    void *volatile second = malloc(32);
+    void *volatile first = malloc(16), *volatile second = malloc(32);
+    const int done = first && second;
+    free(first);
     free(second);
-    return second ? 0 : 1;
+    return done;
 }

@@ -1,6 +1,6 @@
-"""A fork of the process that has imported the package does what a new process does, and ends as one does.
+"""A fork of the process that has imported the package does what a new process does.
 
-Collected by pytest; it tests what the other files of this directory run their children with.
+Tests what the other files of this directory run their children with.
 """
 
 from __future__ import annotations
@@ -35,15 +35,6 @@ sys.exit(3)
 """
 
 
-# With the handler of Python, because a shell starts background jobs with SIGINT ignored.
-INTERRUPTED = """
-import atexit, os, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-atexit.register(print, "last")
-os.kill(os.getpid(), signal.SIGINT)
-"""
-
-
 def in_new_process(command: list[str], cwd: Path) -> Finished:
     with started(command, environment=TWO_CORES, cwd=cwd) as process:
         return finish(process)
@@ -55,24 +46,6 @@ def test_it_sees_what_a_new_process_sees(tmp_path: Path) -> None:
     assert forked == in_new_process(command, tmp_path)
     assert '"arguments": ["one", "two words"]' in forked.stdout
     assert forked.stderr == "note"
-
-
-@pytest.mark.parametrize(
-    ("code", "returncode"),
-    [
-        ("raise ValueError('found a bad number')", 1),
-        ("raise SystemExit('no')", 1),
-        ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL),
-        (INTERRUPTED, -signal.SIGINT),
-        ("import os; print('lost'); os._exit(7)", 7),
-    ],
-)
-def test_it_ends_as_a_new_process_does(tmp_path: Path, code: str, returncode: int) -> None:
-    command = [*PYTHON, "-c", code]
-    forked = run_command(command, cwd=tmp_path).check(returncode)
-    new = in_new_process(command, tmp_path).check(returncode)
-    assert forked.stdout == new.stdout
-    assert forked.stderr.splitlines()[-1:] == new.stderr.splitlines()[-1:]
 
 
 def test_a_child_is_killed_after_its_time() -> None:

@@ -27,13 +27,7 @@ from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 from starpullm.training.generate import generate
 
-from .children import (
-    TWO_CORES,
-    assert_command_refused,
-    names_in,
-    run_cli,
-    run_function,
-)
+from .children import TWO_CORES, assert_command_refused, names_in, run_cli, run_function
 
 TINY = shipped_record("tiny")
 ODD = shipped_record("odd").path
@@ -136,17 +130,6 @@ def test_caches_of_another_machine() -> None:
     assert " 0 differ" in run.stdout
 
 
-@pytest.mark.parametrize("caches", ["x", "32K", "32K,", "32K,1M,8M", "-1,1", "32K, 1M", "0,1M", "32G,1M"])
-def test_unusable_caches_are_refused(caches: str) -> None:
-    run = run_cli("parity", ODD, environment={"STARPULLM_CACHES": caches})
-    assert_command_refused(run, f'STARPULLM_CACHES: found "{caches}", expected')
-
-
-def test_a_missing_simd_level_is_refused() -> None:
-    run = run_cli("parity", ODD, environment={"STARPULLM_SIMD": "avx1024"})
-    assert_command_refused(run, 'STARPULLM_SIMD: found "avx1024", expected one of ref, ')
-
-
 # ---- generate ----
 
 
@@ -185,9 +168,8 @@ def sampled_text(byte_checkpoint: Path) -> Callable[..., str]:
     return sample
 
 
-@pytest.mark.parametrize(("prompt", "seed"), [("", 1337), ("Shall I", 7)])
-def test_generate(byte_checkpoint: Path, sampled_text: Callable[..., str], prompt: str, seed: int) -> None:
-    encoding = byte_encoding()
+def test_generate(byte_checkpoint: Path, sampled_text: Callable[..., str]) -> None:
+    encoding, prompt, seed = byte_encoding(), "Shall I", 7
     ids = encoding.encode(prompt).tolist()
     expected, yielded = run_function(sample_again, byte_checkpoint, ids, 20, seed)
     assert yielded == expected
@@ -232,24 +214,11 @@ NEW_CONFIG = ModelConfig(max_seq_len=64, vocab_size=300, num_layers=2, num_heads
 
 
 def test_checkpoint_new(tmp_path: Path) -> None:
-    """GPT-2's initialisation: normal weights of known width, biases 0, layernorm weights 1, padding 0."""
+    """tests/unit/test_generator.py has what is drawn."""
     path = tmp_path / "new.bin"
     run = run_cli("checkpoint", "new", *NEW_MODEL, path).check()
     assert run.stdout == f"{path}: {num_parameters(NEW_CONFIG)} parameters\n"
-    model = read_checkpoint(path)
-    assert model.config == NEW_CONFIG
-    assert not model.parameters["wte"][300:].any()
-    for name, array in model.parameters.items():
-        drawn = array[:300] if name == "wte" else array
-        if name in ("ln1w", "ln2w", "lnfw"):
-            assert (drawn == 1).all(), name
-        elif name.endswith("b"):
-            assert not drawn.any(), name
-        else:
-            std = 0.02 / math.sqrt(2 * 2) if name in ("attprojw", "fcprojw") else 0.02
-            # Four standard errors of a mean and of a standard deviation; the draw is the same in every run.
-            assert abs(drawn.mean()) < 4 * std / math.sqrt(drawn.size), name
-            assert abs(drawn.std() / std - 1) < 4 / math.sqrt(2 * drawn.size), name
+    assert read_checkpoint(path).config == NEW_CONFIG
 
 
 def test_checkpoint_seeds(tmp_path: Path) -> None:

@@ -1,7 +1,4 @@
-"""The floating-point environment is the contract's in every task, whatever another library has switched on.
-
-Collected by pytest; the runs are in child processes.
-"""
+"""The floating-point environment is the contract's in every task, whatever another library has switched on."""
 
 from __future__ import annotations
 

@@ -69,13 +69,3 @@ def test_one_after_the_other(tmp_path: Path) -> None:
             assert (process.returncode, errors) == (0, "")
         assert time.monotonic() - begin < LOCK_SECONDS
         assert list(first.iterdir()) != []
-
-
-def test_several_at_once(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        for attempt in range(3):
-            home = tmp_path / str(attempt)
-            home.mkdir()
-            for process in starts(stack, {"STARPU_HOME": home}, 4):
-                _, errors = process.communicate(timeout=30)
-                assert (process.returncode, errors) == (0, "")

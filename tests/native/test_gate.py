@@ -110,17 +110,14 @@ def series(directory: str, ranks: int) -> dict[str, Any]:
 
 
 def test_over_ranks(tmp_path: Path) -> None:
-    """Two ranks send messages and run more tasks."""
-    alone, first = (run_function(series, tmp_path, ranks, timeout=TIMEOUT, environment=TWO_CORES) for ranks in (1, 2))
-    assert alone["cost"]["bytes_between_ranks"] == 0
-    assert first["cost"]["bytes_between_ranks"] > 0
-    assert first["cost"]["tasks"] > alone["cost"]["tasks"]
-    for told in (alone, first):
-        assert [of["step"] for of in told["seconds"]] == told["steps"]
-        assert all(seconds > 0 for of in told["seconds"] for seconds in of.values())
-        assert 0 < told["fraction"] < 1
-        assert set(told["seconds"][0]) >= {"step", "matmul_forward", "adamw_update"}
-        assert "transfer" not in told["seconds"][0]
+    """Two ranks send messages, which are no operation of a step."""
+    told = run_function(series, tmp_path, 2, timeout=TIMEOUT, environment=TWO_CORES)
+    assert told["cost"]["bytes_between_ranks"] > 0
+    assert [of["step"] for of in told["seconds"]] == told["steps"]
+    assert all(seconds > 0 for of in told["seconds"] for seconds in of.values())
+    assert 0 < told["fraction"] < 1
+    assert set(told["seconds"][0]) >= {"step", "matmul_forward", "adamw_update"}
+    assert "transfer" not in told["seconds"][0]
 
 
 def impossible(directory: str) -> Reply:

@@ -1,21 +1,34 @@
 """The vector versions of libm's functions, as `doctor` shows and compares them; and what is done on an unknown libm.
 
-Collected by pytest; every command is a child process. The comparison itself is in native/tests/kernels/test_libm.c.
+The suite compares random ranges of inputs.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
+from itertools import product
 
+import numpy as np
 import pytest
 
-from .children import TWO_CORES, run_cli, simd_levels
+from starpullm.binding import prototypes
+from starpullm.checks.kernels.libm import NUM_INPUTS, vector_levels
+
+from .children import TWO_CORES, run_cli, run_function, simd_levels
 
 FUNCTIONS = ["expf", "tanhf", "coshf"]
 
 WITHOUT_FMA = {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-FMA"}
 """An environment in which glibc on x86-64 calls another expf."""
+
+FMA_MATTERS = (0x4202422F, 0xC27C65D9)
+"""The two inputs at which glibc's expf depends on whether multiply and add are fused."""
+
+ENDS = (9, 10, 20, 22, 88, 89, 103.278, 103.972, 104)
+OF_LN2 = (0.5, 0.75, 1, 1.25, 1.5, 1.75, 27, 56, 128, 129)
+"""Where the functions or their vector versions change their way; of the second, multiples of ln 2."""
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +88,41 @@ def test_prove_libm_json(levels: list[str]) -> None:
         assert (result["outcome"], result["measured"], result["facts"]["first_difference"]) == ("inconclusive", 0, None)
         assert result["compared"] == 2**18
         assert result["facts"]["seconds"] > 0
+
+
+def differences_at_boundaries() -> dict[str, int]:
+    """Return how many inputs differ at both ends of every binade, and around where a function changes its way."""
+    ends = np.array([*ENDS, *(part * math.log(2) for part in OF_LN2)], np.float32)
+    places = [(top << 23, 64) for top in range(512)] + [(pattern, 1) for pattern in FMA_MATTERS]
+    places += [(pattern, 2048) for pattern in np.concatenate([ends, -ends]).view(np.uint32).tolist()]
+    ranges = [(max(0, middle - around), min(middle + around, NUM_INPUTS)) for middle, around in places]
+    used = [name for name in FUNCTIONS if prototypes.vector_libm(name)[0]]
+    return {
+        f"{function} of {level}": sum(prototypes.prove_libm(level, function, *each)[0] for each in ranges)
+        for function, level in product(used, vector_levels())
+    }
+
+
+def test_boundaries(levels: list[str]) -> None:
+    found = run_function(differences_at_boundaries)
+    if not found:
+        pytest.skip("this libm is unknown")
+    assert len(found) % len(levels) == 0
+    assert set(found.values()) <= {0}
+
+
+def differences_where_fma_matters() -> list[list[int | None]]:
+    return [
+        list(prototypes.prove_libm(level, "expf", pattern, pattern + 1))
+        for level, pattern in product(vector_levels(), FMA_MATTERS)
+    ]
+
+
+def test_a_difference_is_found(levels: list[str]) -> None:
+    """By the comparison itself, of a function that rounds otherwise at two inputs."""
+    expected: list[list[int | None]] = [[1, pattern] for _, pattern in product(levels, FMA_MATTERS)]
+    same: list[list[int | None]] = [[0, None]] * len(expected)
+    known, other = (run_function(differences_where_fma_matters, environment=of) for of in ({}, WITHOUT_FMA))
+    if known == other:
+        pytest.skip("this libm has one expf")
+    assert (known, other) == (same, expected)

@@ -1,6 +1,6 @@
 """A live llm.c as the reference, with a stand-in that has its functions and its model's layout, compiled here.
 
-Collected by pytest; needs the checkout and a compiler. llm.c itself is no part of the project: docs/suite.md
+Needs the checkout and a compiler. llm.c itself is no part of the project: docs/suite.md
 says how to run the same with it, and what came out.
 """
 

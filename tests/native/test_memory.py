@@ -1,7 +1,4 @@
-"""Memory: the real model stays below llm.c's; the check of growth names what leaks; and failures leak nothing.
-
-Collected by pytest; the runs are in child processes, which preload what counts allocations.
-"""
+"""Memory: the real model stays below llm.c's; the check of growth names what leaks; and failures leak nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ import pytest
 from starpullm.binding import allocations
 from starpullm.checks import memory
 from starpullm.checks.memory import find_growth, find_growth_of_each
-from starpullm.errors import OutOfMemoryError, StateError
+from starpullm.errors import OutOfMemoryError, StarpullmError, StateError
 
 from .children import attempt, run_function, run_python
 from .limits.scarcity import Operation, fail_each
@@ -166,47 +163,28 @@ def test_a_library_that_allocated_nothing_was_not_checked(found_leaks: dict[str,
 
 # ---- An allocation fails ----
 
-FAULTS = {
-    "tells": (),
-    "does_without": (),
-    "leaks_if_refused": ("leaks_if_refused*", "left 1 allocations: leaking_library.so, leaks_if_refused*: 16 bytes"),
-    "tells_otherwise": ("tells_otherwise*", "expected OutOfMemoryError, found StateError: otherwise"),
-    "always_leaks": ("left 1 allocations: leaking_library.so, always_leaks*: 16 bytes",),
-}
-"""Functions of leaking_library.c, each with two allocations that may fail, and what has to be found of each."""
-
-ENDINGS = (None, OutOfMemoryError("told"), StateError("otherwise"))
-"""By what a function returns."""
-
 
 def fail_allocations(library: str) -> dict[str, tuple[int, list[str]]]:
-    """Return for each function how many allocations failed, and what was found."""
+    """Return for two functions how many of their allocations failed, and what was found."""
     own = ctypes.CDLL(library)
     memory.FREEING_SECONDS = 0.1
+    told: dict[str, type[StarpullmError]] = {"leaks_if_refused": OutOfMemoryError, "tells_otherwise": StateError}
 
     def call(name: str, opened: None) -> None:
-        del opened
-        ending = ENDINGS[getattr(own, name)()]
-        if ending is not None:
-            raise ending
+        if not getattr(own, name)():
+            raise told[name]("told")
 
-    return {name: fail_each(Operation(name, nullcontext, partial(call, name))) for name in FAULTS}
+    return {name: fail_each(Operation(name, nullcontext, partial(call, name))) for name in told}
 
 
-@pytest.fixture(scope="module")
-def failed_allocations(compiled: Callable[[str], Path]) -> dict[str, tuple[int, list[str]]]:
+def test_faults_when_an_allocation_fails_are_found(compiled: Callable[[str], Path]) -> None:
+    """Of two allocations, which fail in turn."""
     library = compiled("leaking_library.c")
     environment = {**allocations.preloading(), "STARPULLM_LIB": str(library)}
-    found: dict[str, tuple[int, list[str]]] = run_function(fail_allocations, library, environment=environment)
-    return found
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_faults_when_an_allocation_fails_are_found(
-    failed_allocations: dict[str, tuple[int, list[str]]], name: str
-) -> None:
-    failed, faults = failed_allocations[name]
-    assert failed == 2
-    where = FAULTS[name]
-    assert bool(faults) == bool(where)
-    assert all(fnmatchcase(fault, f"{name}, *{': '.join(where)}") for fault in faults), faults
+    found = run_function(fail_allocations, library, environment=environment)
+    number, [leak] = found["leaks_if_refused"]
+    assert number == 2
+    assert fnmatchcase(leak, "leaks_if_refused, *left 1 allocations: leaking_library.so, leaks_if_refused*: 16 bytes")
+    number, faults = found["tells_otherwise"]
+    assert (number, len(faults)) == (2, 2)
+    assert all(fnmatchcase(fault, "*expected OutOfMemoryError, found StateError: told") for fault in faults)

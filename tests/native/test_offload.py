@@ -1,6 +1,6 @@
 """Data on a disk: what is refused, what is kept in memory, and what happens when the disk fails.
 
-The suite's check "offloading" compares bits. Collected by pytest; the runs are in child processes.
+The suite's check "offloading" compares bits.
 """
 
 from __future__ import annotations

@@ -156,9 +156,7 @@ def test_what_holds_a_step() -> None:
         assert sum(prediction["waits"].values()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("partition", "ranks", "least"), [("12x1", 1, 0.97), ("36x1", 1, 0.93), ("4x1", 4, 0.9), ("4x1", 16, 0.81)]
-)
+@pytest.mark.parametrize(("partition", "ranks", "least"), [("12x1", 1, 0.97), ("4x1", 16, 0.81)])
 def test_chains_of_sums_hold_no_step(partition: str, ranks: int, least: float) -> None:
     """Enough tiles are chosen for the numbers of workers that the paper trained on."""
     done = run_cli(*GPT2, "--partition", partition, "--ranks", ranks, "--json").check()

@@ -1,7 +1,4 @@
-"""README's example, run as it stands.
-
-Collected by pytest.
-"""
+"""README's example, run as it stands."""
 
 from __future__ import annotations
 

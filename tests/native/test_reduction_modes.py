@@ -1,16 +1,13 @@
 """What tree and redux do over several steps: bits, losses, gradients, and how much memory each mode takes.
 
-Collected by pytest; the runs are in child processes. Single steps are in the suite.
+Single steps are in the suite.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from starpullm import Runtime, Trainer
 from starpullm.data.generator import generate_tokens
@@ -39,35 +36,6 @@ def small_trainer(runtime: Runtime, checkpoint: str, reduction: str, sub_batches
 def batch(step: int) -> tuple[Any, Any]:
     record = shipped_record("small")
     return generate_tokens(record.seed, step, record.batch_size, record.seq_len, record.model.vocab_size)
-
-
-def trained_state(
-    checkpoint: str, reduction: str, sub_batches: int, placements: list[tuple[str, str]], weight_gradients: str = "kept"
-) -> dict[str, str]:
-    """Hash all bits of the losses, the parameters, m and v after the last step, for each partition and scheduler."""
-    digests = {}
-    for partition, scheduler in placements:
-        with (
-            Runtime(partition, scheduler) as runtime,
-            small_trainer(runtime, checkpoint, reduction, sub_batches, weight_gradients=weight_gradients) as trainer,
-        ):
-            losses = [trainer.submit(*batch(step)) for step in range(STEPS)]
-            digest = hashlib.sha256(b"".join(loss.result().tobytes() for loss in losses))
-            for group in ("params", "m", "v"):
-                for name in trainer.tensor_names(group):
-                    digest.update(trainer.tensor(group, name).tobytes())
-            digests[f"{partition} {scheduler}"] = digest.hexdigest()
-    return digests
-
-
-@pytest.mark.parametrize("reduction", ["tree", "redux"])
-def test_reused_gradients(small_checkpoint: Path, reduction: str) -> None:
-    """On one worker with one sub-batch no bits of redux vary; those of ordered are llm.c's in the suite."""
-    kept, reused = (
-        run_function(trained_state, small_checkpoint, reduction, 1, [("1x1", "lws")], of, environment=TWO_CORES)
-        for of in ("kept", "reused")
-    )
-    assert kept == reused
 
 
 def gradient_handles(checkpoint: str, reduction: str) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Stories end badly if a trainer and the plain model differ in anything that is compared, and become short programs.
 
-Collected by pytest; the stories are told in child processes. The plain model is tested in tests/unit.
+The plain model is tested in tests/unit.
 """
 
 from __future__ import annotations
@@ -195,10 +195,10 @@ def possible_calls(seed: int) -> Story:
 
 
 def output_of_the_command() -> str:
-    """Return what the command prints for four stories."""
-    patch(command, "IN_ONE_PROCESS", 4)
+    """Return what the command prints for two stories."""
+    patch(command, "IN_ONE_PROCESS", 2)
     return CliRunner().invoke(command.command, ["--minutes", "0", "--seed", "40"], catch_exceptions=False).stdout
 
 
 def test_command() -> None:
-    assert run_function(output_of_the_command, environment=TWO_CORES).startswith("4 stories, ")
+    assert run_function(output_of_the_command, environment=TWO_CORES).startswith("2 stories, ")

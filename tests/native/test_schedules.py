@@ -79,10 +79,6 @@ def changed(made: Schedule | None = None, **changes: Any) -> Schedule:
             {"stages": 2, "ranks": 3},
             "stages: found 2 on 3 ranks, expected a divisor: a pipeline has a rank for each stage",
         ),
-        (
-            {"stages": 3, "ranks": 2},
-            "stages: found 3 on 2 ranks, expected a divisor: a pipeline has a rank for each stage",
-        ),
         ({"stages": (1, 2)}, "stages: found 3 blocks in all, expected the model's 2"),
         ({"stages": (0, 2)}, "stages: found 0 blocks in stage 0, expected at least 1"),
         ({"stages": (3, -1)}, "stages: found -1 blocks in stage 1, expected at least 0"),
@@ -123,7 +119,6 @@ def changed(made: Schedule | None = None, **changes: Any) -> Schedule:
             {"schedule": apart(at={-1: ("weights", 0, 0)}), "gradient_buffers": "block"},
             "passes: number 23, weights of sub-batch 0 in stage 0: expected each pass once",
         ),
-        ({"schedule": apart(length=-1), "gradient_buffers": "block"}, "passes: found 23, expected 24: each once"),
         (
             {"schedule": apart(3), "activation_sets": 2, "gradient_buffers": "block"},
             "passes: number 4, forward of sub-batch 2 in stage 0: expected a free activation set: the sub-batch that "
@@ -143,11 +138,6 @@ def changed(made: Schedule | None = None, **changes: Any) -> Schedule:
         ),
         (
             {"schedule": changed(at={8: ("backward", 0, 0)})},
-            "passes: number 8, backward of sub-batch 0 in stage 0: expected the backward pass of the stage behind "
-            "first",
-        ),
-        (
-            {"schedule": changed(late=[("backward", 0, 1)])},
             "passes: number 8, backward of sub-batch 0 in stage 0: expected the backward pass of the stage behind "
             "first",
         ),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -196,43 +194,6 @@ def test_dot(recorded: Recorded, tmp_path: Path) -> None:
     edges = {edge for edge in recorded.edges if min(edge) >= last}
     assert edges
     same_graph(part, edges, *trace_readers.read_dot(tmp_path / "dot"))
-
-
-def pj_dump(path: Path) -> list[list[str]]:
-    """Return the fields of each line that PajeNG's reader writes."""
-    if shutil.which("pj_dump") is None:
-        pytest.skip("there is no pj_dump: apt-get install pajeng")
-    return [line.split(", ") for line in run_command(["pj_dump", str(path)], timeout=60).check().stdout.splitlines()]
-
-
-def test_pj_dump_reads_paje(recorded: Recorded, exported: Callable[[str], Path]) -> None:
-    """PajeNG's reader gives the same states and links."""
-    lines = pj_dump(exported("paje"))
-    # By worker, of which the states have an order even where two start in the same microsecond, the last digit shown.
-    states, expected = defaultdict(list), defaultdict(list)
-    for line in sorted((line for line in lines if line[0] == "State"), key=lambda line: float(line[3])):
-        states[line[1]].append((line[7], float(line[3])))
-    for task in sorted(recorded.tasks.values(), key=lambda task: task.start):
-        expected[task.rank, task.worker].append((task.operation, task.start / 1e6))
-    assert len(states) == len(expected)
-    for found, tasks in zip(
-        sorted(states.values(), key=lambda tasks: tasks[0][1]),
-        sorted(expected.values(), key=lambda tasks: tasks[0][1]),
-        strict=True,
-    ):
-        assert [name for name, _ in found] == [name for name, _ in tasks]
-        assert [start for _, start in found] == pytest.approx([start for _, start in tasks], abs=1e-6)
-    assert sum(line[0] == "Link" for line in lines) == len(recorded.edges_of_run_tasks)
-
-
-def test_pj_dump_reads_a_link_of_the_last_instant(recorded: Recorded, tmp_path: Path) -> None:
-    """With rank 1's clock a second ahead, the links from its last task lead back to rank 0 and have no duration."""
-    tasks = recorded.run.trace.tasks.copy()
-    for time in ("start_ns", "end_ns"):
-        tasks[time][tasks["rank"] == len(recorded.run.ranks) - 1] += 10**9
-    export(replace(recorded.run, trace=replace(recorded.run.trace, tasks=tasks)), "paje", tmp_path / "paje")
-    links = [line for line in pj_dump(tmp_path / "paje") if line[0] == "Link"]
-    assert len(links) == len(recorded.edges_of_run_tasks)
 
 
 def test_command(recorded: Recorded, tmp_path: Path) -> None:

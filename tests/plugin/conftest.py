@@ -1,7 +1,4 @@
-"""A pytest to run with the plugin, and the certainty that nothing of it is left running.
-
-pytest loads it for this directory's tests.
-"""
+"""A pytest to run with the plugin, and the certainty that nothing of it is left running."""
 
 from __future__ import annotations
 

@@ -52,19 +52,6 @@ def test_a_child_serves_all_checks_of_its_configuration(pool: Pool) -> None:
     assert pool.costs == {"processes": 2, "served": 4}
 
 
-def test_children_that_wait_are_stopped(pool: Pool) -> None:
-    """Idle workers would take the cores from the child that runs a check."""
-    parity(pool)
-    [process] = map(psutil.Process, pool.pids().values())
-    deadline = time.monotonic() + 10
-    while process.status() != psutil.STATUS_STOPPED and time.monotonic() < deadline:
-        time.sleep(0.01)
-    before = process.cpu_times()
-    time.sleep(0.2)
-    assert process.status() == psutil.STATUS_STOPPED
-    assert process.cpu_times() == before
-
-
 def train_and_spoil(place: Place, record: str) -> None:
     """Train, and overwrite the file of the initial model."""
     golden = find_record(record)
@@ -132,13 +119,6 @@ def test_a_runtime_that_does_not_start(pool: Pool) -> None:
     assert isinstance(answer, Raised)
     assert answer.text.startswith("9x1 lws: InvalidArgumentError: ")
     assert pool.pids() == {}
-
-
-def test_functions_that_a_child_could_not_find(pool: Pool) -> None:
-    def local(place: Place) -> None: ...
-
-    with pytest.raises(InvalidArgumentError, match="local, expected one of a module's own"):
-        pool.call(ONE, local)
 
 
 def test_closed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,4 @@
-"""A check whose process crashes, hangs or leaves fails one test, with what is known of the reason.
-
-Each test runs another pytest in a child process.
-"""
+"""A check whose process crashes, hangs or leaves fails one test, with what is known of the reason."""
 
 from __future__ import annotations
 

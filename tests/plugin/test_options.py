@@ -1,7 +1,4 @@
-"""Options on the command line and in the ini file, and runs that they don't concern.
-
-Each test runs another pytest in a child process.
-"""
+"""Options on the command line and in the ini file, and runs that they don't concern."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""pytest under mpirun: all ranks run the same tests and agree on each outcome, and no rank waits for ever.
-
-Each test runs another pytest on two ranks.
-"""
+"""pytest under mpirun: all ranks run the same tests and agree on each outcome, and no rank waits for ever."""
 
 from __future__ import annotations
 

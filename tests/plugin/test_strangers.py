@@ -1,7 +1,4 @@
-"""The plugin in a project that knows nothing of it, or is only beginning to use it.
-
-Each test runs another pytest in a child process.
-"""
+"""The plugin in a project that knows nothing of it, or is only beginning to use it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Throughput in pytest: it is measured only on request, each outcome is explained, and pytest-benchmark stores it.
 
-Each test runs another pytest. No test expects a certain speed of the machine.
+No test expects a certain speed of the machine.
 """
 
 from __future__ import annotations

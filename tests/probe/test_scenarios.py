@@ -19,8 +19,6 @@ from starpullm.probe.schedules import REFERENCE
 
 from . import conftest
 
-RIGHT_TASKS = 31
-
 
 def probe(scenarios: Path, name: str, *, runs: int = 2, **options: Any) -> ProbeResult:
     return conftest.probe([str(scenarios), name], runs=runs, **options)

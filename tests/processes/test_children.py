@@ -106,14 +106,6 @@ def test_a_crash(child: Child) -> None:
     assert isinstance(child.ask(1, TIME_LIMIT), Lost)
 
 
-def test_a_kill_between_requests(child: Child) -> None:
-    os.kill(child.pids[0], signal.SIGKILL)
-    lost = child.ask(1, TIME_LIMIT)
-    assert isinstance(lost, Lost)
-    assert lost.text.startswith("calculator: the process was ended by SIGKILL (")
-    assert "phase waiting for a request" in lost.text
-
-
 def test_what_a_child_has_started_ends_with_it() -> None:
     with Child("starter", starter, {}) as child:
         pid = child.start().result()

@@ -64,12 +64,6 @@ def kill_while_others_are_slow(comm: Comm) -> None:
     comm.recv(source=FAILING_RANK)
 
 
-def raise_error(comm: Comm) -> None:
-    for step in steps(comm):
-        if step == FAILING_STEP:
-            raise ValueError("found a bad number")
-
-
 def raise_at_the_end(comm: Comm) -> None:
     """Raise when the other ranks are about to leave the guarded block, or wait there."""
     report_phase("at the end", FAILING_STEP)

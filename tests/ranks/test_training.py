@@ -1,10 +1,9 @@
-"""Training on several ranks: failures, kills during a save, resuming, and long runs."""
+"""Training on several ranks: failures, and resuming."""
 
 from __future__ import annotations
 
 import json
 import re
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,18 +18,15 @@ from starpullm.files.header import HEADER_BYTES
 from starpullm.files.model import num_parameters
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
-from starpullm.processes.endings import Completed, Crashed, ExitedWith, Job, JobEnding, TimedOut
+from starpullm.processes.endings import Completed, Crashed, ExitedWith, Job, JobEnding
 from starpullm.processes.job import run_job
 
-from ..native.readers.training_state import read_training_state
 from . import training_programs as programs
 from .test_parity import run_cli
 
 TIME_LIMIT = 100.0
 END_SECONDS = 20.0
 """From a failure to the end of the job: two seconds on a quiet machine."""
-
-KILLS = 3
 
 
 def model(directory: Path, channels: int = 16) -> Path:
@@ -64,26 +60,6 @@ def assert_ended_soon(outcome: JobEnding) -> None:
 
 
 # ---- Failures ----
-
-
-def test_killed(tmp_path: Path) -> None:
-    outcome = run(programs.kill, model(tmp_path))
-    assert isinstance(outcome, Crashed), outcome
-    assert (outcome.rank, outcome.signal) == (1, signal.SIGKILL)
-    assert outcome.sentence == "rank 1 of 2 was ended by SIGKILL (last finished step 5, phase after step 5)"
-    assert re.search(r"rank 0: ended by SIGTERM \(last finished step [45], phase ", outcome.reports[0].stderr)
-    assert_ended_soon(outcome)
-
-
-def test_raises(tmp_path: Path) -> None:
-    outcome = run(programs.raise_error, model(tmp_path))
-    assert isinstance(outcome, ExitedWith), outcome
-    assert (outcome.rank, outcome.status) == (1, 1)
-    assert outcome.sentence == (
-        "rank 1 of 2 ended with exit status 1 (last finished step 5, phase after step 5): "
-        "ValueError: found a bad number"
-    )
-    assert_ended_soon(outcome)
 
 
 @pytest.mark.parametrize("where", ["a step", "the last step", "all ranks"])
@@ -120,19 +96,6 @@ def test_the_example_of_the_page(tmp_path: Path) -> None:
     assert [report.phase and report.phase.step for report in outcome.reports.values()] == [10, 10]
 
 
-def test_hangs(tmp_path: Path) -> None:
-    outcome = run(programs.hang, model(tmp_path), time_limit=9)
-    assert isinstance(outcome, TimedOut), outcome
-    assert outcome.sentence.startswith("not ended after 9 s: rank 0 was running, last finished step ")
-    first, second = (report.phase for report in outcome.reports.values())
-    assert first is not None
-    assert second is not None
-    assert (first.phase, second.phase) == ("waiting for the loss of step 6", "sleeping")
-    assert first.step == programs.FAILING_STEP
-    assert second.step == programs.FAILING_STEP
-    assert re.search(r'training_programs\.py", line \d+ in hang', outcome.reports[1].stderr)
-
-
 def test_different_options_are_refused(tmp_path: Path) -> None:
     code = (
         "import sys; from starpullm.commands import main\n"
@@ -160,26 +123,6 @@ def test_a_dropped_trainer_waits_for_no_rank(tmp_path: Path) -> None:
         r"ResourceWarning: <Trainer 2x8 on <Runtime 1x1 lws, rank 1 of 2, running>, open> was dropped, "
         r"expected close\(\) on every rank\n",
         report.stdout,
-    )
-
-
-def test_starpu_that_finds_no_memory() -> None:
-    """StarPU aborts the process; its last line says where."""
-    code = (
-        "import resource\n"
-        "from starpullm import Runtime\n"
-        "from starpullm.machine import inspect_machine\n"
-        "inspect_machine()\n"
-        "pages = int(open('/proc/self/statm').read().split()[0])\n"
-        "limit = (pages + 256) * resource.getpagesize()  # 1 MB more than now, less than a thread's stack takes\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
-        "Runtime()"
-    )
-    outcome = run_job(Job([sys.executable, "-c", code], TIME_LIMIT))
-    assert isinstance(outcome, Crashed), outcome
-    assert re.fullmatch(
-        r"the process was ended by SIGABRT: StarPU aborted it: \[starpu\].*\[(abort|assert failure)\].*",
-        outcome.sentence,
     )
 
 
@@ -270,17 +213,6 @@ def test_a_step_that_is_half_submitted_ends_the_job(tmp_path: Path, refusing_lib
     )
 
 
-def test_mpi_that_only_one_thread_may_call_is_refused() -> None:
-    """On all ranks; the suite tries the other levels, in one process."""
-    code = (
-        "import mpi4py; mpi4py.rc.thread_level = 'serialized'\n"
-        f"import runpy; runpy.run_path({programs.__file__!r}, run_name='__main__')"
-    )
-    outcome = run_job(Job([sys.executable, "-c", code, "use_mpi"], TIME_LIMIT, 2))
-    assert isinstance(outcome, ExitedWith), outcome
-    assert "found it initialized with MPI_THREAD_SERIALIZED, expected MPI_THREAD_MULTIPLE" in outcome.stderr
-
-
 # ---- Resuming ----
 
 
@@ -302,24 +234,3 @@ def test_three_ranks_resume_what_three_ranks_saved(tmp_path: Path) -> None:
     whole, three, one = (path.read_bytes() for path in models.values())
     assert three == whole
     assert one == whole
-
-
-@pytest.mark.timeout(240)
-def test_killed_in_a_save(tmp_path: Path) -> None:
-    """Each run resumes from the state that the previous run left, at whatever point that was killed."""
-    checkpoint, states = model(tmp_path, channels=128), tmp_path / "states"
-    tokens = token_file(tmp_path, 4000)
-    reached = 0
-    for seed in range(KILLS):
-        outcome = run(programs.killed_while_saving, checkpoint, tokens, states, seed)
-        assert isinstance(outcome, Crashed), outcome
-        assert outcome.signal == signal.SIGKILL
-        step = read_training_state(states).step
-        assert step > reached
-        reached = step
-    last_step = reached + 2
-    ends = {name: tmp_path / f"{name}.bin" for name in ("resumed", "whole")}
-    options = ("--tokens", tokens, "--steps", last_step)
-    train(2, "--resume", states, *options, "--batch-size", programs.B, "--save", ends["resumed"])
-    train(None, "--checkpoint", checkpoint, *options, "--batch-size", 2 * programs.B, "--save", ends["whole"])
-    assert ends["resumed"].read_bytes() == ends["whole"].read_bytes()

@@ -5,16 +5,12 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import random
 import signal
 import sys
-import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -25,23 +21,19 @@ from starpullm import Runtime, Trainer
 from starpullm import trainer as trainer_module
 from starpullm.binding import allocations
 from starpullm.data.generator import generate_tokens
-from starpullm.data.loader import TokenLoader
 from starpullm.errors import StarpullmError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.predict.measure import same_tasks
 from starpullm.predict.plan import make_plan
 from starpullm.processes import ranks
 from starpullm.processes.progress import report_phase
-from starpullm.resume import training_state
 from starpullm.schedules import Pass, ahead
-from starpullm.training.loop import train
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
 FAILING_RANK = 1
 FAILING_STEP = 5
-FOREVER = 1000  # seconds or steps, far more than the jobs' time limits allow
 
 B, T = 2, 8
 """Sizes of the batch on each rank; the model has a vocabulary of 61 tokens or more."""
@@ -57,28 +49,6 @@ def training(comm: Comm, checkpoint: str) -> Iterator[Trainer]:
         yield trainer
 
 
-def steps(comm: Comm, trainer: Trainer) -> Iterator[int]:
-    """Do steps; on the failing rank, yield after each of them."""
-    for step in range(1, 1000 * FOREVER):
-        trainer.step(*generate_tokens(comm.Get_rank() + 1, step, B, T, 61))
-        if comm.Get_rank() == FAILING_RANK:
-            yield step
-
-
-def kill(comm: Comm, checkpoint: str) -> None:
-    with training(comm, checkpoint) as trainer:
-        for step in steps(comm, trainer):
-            if step == FAILING_STEP:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-
-def raise_error(comm: Comm, checkpoint: str) -> None:
-    with training(comm, checkpoint) as trainer:
-        for step in steps(comm, trainer):
-            if step == FAILING_STEP:
-                raise ValueError("found a bad number")
-
-
 def raise_without_guard(comm: Comm, checkpoint: str, where: str) -> None:
     """Raise in a block of a runtime and a trainer, as a program does that knows nothing of guards."""
     steps = FAILING_STEP + (where == "a step" and comm.Get_rank() != FAILING_RANK)
@@ -90,39 +60,6 @@ def raise_without_guard(comm: Comm, checkpoint: str, where: str) -> None:
                 raise ValueError("found a bad number")
     finally:
         print("closed")
-
-
-def hang(comm: Comm, checkpoint: str) -> None:
-    with training(comm, checkpoint) as trainer:
-        for step in steps(comm, trainer):
-            if step == FAILING_STEP:
-                report_phase("sleeping")
-                time.sleep(FOREVER)
-
-
-def killed_while_saving(comm: Comm, source: str, tokens: str, states: str, seed: str) -> None:
-    """Save after each step, and kill all ranks at about the same time, during a save or between two saves."""
-    resumed = training_state(states) if Path(states).exists() else None
-    loader = TokenLoader(tokens, B, T, rank=comm.Get_rank(), num_ranks=comm.Get_size())
-    if resumed:
-        loader.seek(resumed.batches)
-    first_step = resumed.step + 1 if resumed else 1
-    delay = random.Random(seed).uniform(0, 0.1)
-
-    def save(step: int) -> None:
-        trainer.save_state(states, batches=loader.position, data_id=loader.fingerprint)
-        if step == first_step + 2:  # the first state is complete: the second save has waited for it
-            threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
-
-    with (
-        Runtime(comm=comm) as runtime,
-        Trainer(
-            runtime, None if resumed else source, resume=resumed.path if resumed else None, batch_size=B, seq_len=T
-        ) as trainer,
-        ranks.guarded(comm),
-    ):
-        for _ in train(trainer, loader, first_step + FOREVER, first_step=first_step, after_submit=save):
-            pass
 
 
 def several_trainers(comm: Comm, checkpoint: str) -> None:
@@ -308,11 +245,6 @@ def drop_trainer(comm: Comm, checkpoint: str) -> None:
         report_phase("dropped")
     comm.barrier()
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def use_mpi(comm: Comm) -> None:
-    with Runtime(comm=comm):
-        pass
 
 
 def main(program: Callable[..., None], *arguments: str) -> None:

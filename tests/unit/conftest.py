@@ -1,7 +1,4 @@
-"""How hypothesis runs here: without a time limit per example, since files are synchronised to disk; the plain model.
-
-pytest loads it for this directory's tests.
-"""
+"""How hypothesis runs here: without a time limit per example, since files are synchronised to disk; the plain model."""
 
 from __future__ import annotations
 

@@ -11,12 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from starpullm.files.checkpoint import (
-    Checkpoint,
-    checkpoint_config,
-    read_checkpoint,
-    write_checkpoint,
-)
+from starpullm.files.checkpoint import Checkpoint, checkpoint_config, read_checkpoint, write_checkpoint
 from starpullm.files.header import HEADER_BYTES, StrPath, header_bytes
 from starpullm.files.model import ModelConfig, parameter_shapes
 from starpullm.files.tokenizer import Tokenizer, read_tokenizer

@@ -15,17 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.errors import (
-    FileError,
-)
+from starpullm.errors import FileError
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import HEADER_BYTES
 from starpullm.files.tokens import read_tokens, write_tokens
 
-from .file_kinds import (
-    KINDS,
-    Kind,
-)
+from .file_kinds import KINDS, Kind
 
 
 def only(directory: Path) -> list[str]:

@@ -13,11 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starpullm.errors import (
-    FormatError,
-    InvalidArgumentError,
-    OutOfMemoryError,
-)
+from starpullm.errors import FormatError, InvalidArgumentError, OutOfMemoryError
 from starpullm.files.checkpoint import (
     Checkpoint,
     checkpoint_config,
@@ -28,15 +24,7 @@ from starpullm.files.checkpoint import (
 from starpullm.files.header import HEADER_BYTES
 from starpullm.files.model import ModelConfig, num_parameters
 
-from .file_kinds import (
-    CONFIG,
-    KINDS,
-    configs,
-    patch_int32,
-    same_bits,
-    some_tensors,
-    sparse,
-)
+from .file_kinds import CONFIG, KINDS, configs, patch_int32, same_bits, some_tensors, sparse
 
 BAD_SIZES = [
     *((name, value) for name in asdict(CONFIG) for value in (0, -1, -(2**31))),

@@ -226,6 +226,8 @@ def test_bench_prints_each_row_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OUT, "print", printed.append)
     assert run_bench().exit_code == 0
     assert seen == [0, 1, 2]
+    columns = "configuration tokens/ms GFLOP/s limit with FMA of limit kernels StarPU waiting memory"
+    assert " ".join(printed[1].split()) == columns
     assert [line.split(",")[0] for line in printed[2:5]] == ["1x1", "1x2", "1x4"]
     assert len({len(line) for line in printed[1:5]}) == 1
 

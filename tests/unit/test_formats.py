@@ -9,18 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.errors import (
-    FileError,
-    FormatError,
-)
+from starpullm.errors import FileError, FormatError
 from starpullm.files.header import HEADER_BYTES
 
-from .file_kinds import (
-    KINDS,
-    Kind,
-    every_kind,
-    patch_int32,
-)
+from .file_kinds import KINDS, Kind, every_kind, patch_int32
 
 
 def truncations() -> Iterator[tuple[Kind, int]]:

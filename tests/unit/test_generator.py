@@ -22,10 +22,7 @@ from starpullm.data.generator import (
     initial_parameters,
 )
 from starpullm.data.models import MODELS
-from starpullm.errors import (
-    FileError,
-    InvalidArgumentError,
-)
+from starpullm.errors import FileError, InvalidArgumentError
 from starpullm.files.checkpoint import checkpoint_header, read_checkpoint
 from starpullm.files.model import ModelConfig, num_parameters, padded_vocab, parameter_shapes
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record

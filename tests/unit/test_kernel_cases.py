@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -170,25 +169,6 @@ def test_a_buffer_has_guards_of_its_own_on_both_sides() -> None:
     assert (min(begins), max(begins)) == (48, 63)
 
 
-@pytest.mark.parametrize(("number", "largest"), [(0, 9), (1, 40), (2, 768), (3, 768), (4, 40), (5, 9), (6, 768)])
-def test_sizes_are_of_the_pool_of_a_case(number: int, largest: int) -> None:
-    sizes = [Draw(seed, 0, number).sizes(3, 1_000_000) for seed in range(40)]
-    assert max(map(max, sizes)) <= largest
-    assert max(map(max, sizes)) > largest / 4
-    assert min(map(min, sizes)) >= 1
-
-
-def test_one_size_of_the_last_of_eight_is_large() -> None:
-    sizes = [Draw(seed, 0, 7).sizes(3, 10**8) for seed in range(40)]
-    assert all(sum(size > 768 for size in of) == 1 for of in sizes)
-    assert {next(n for n, size in enumerate(of) if size > 768) for of in sizes} == {0, 1, 2}
-
-
-def test_products_of_sizes_keep_to_the_limit() -> None:
-    products = [math.prod(Draw(seed, 0, 2).sizes(3, 1000)) for seed in range(30)]
-    assert 100 < max(products) <= 1000
-
-
 def test_teams_are_small_where_outputs_are_large() -> None:
     def teams(elements: int) -> set[int]:
         found = set()
@@ -216,11 +196,3 @@ def test_blocks_are_cut_for_many_sizes_of_caches() -> None:
     assert sizes == sorted(set(sizes))
     assert (len(sizes), sizes[0], sizes[-1]) == (10, 1, 5_000_000)
     assert all(1 <= first <= second for first, second in filter(None, caches))
-
-
-def test_a_case_says_what_it_is() -> None:
-    case = make_case("mean_loss", 1, 4)
-    sizes = ", ".join(f"{name}={case.arguments[name]}" for name in ("N", "divisor", "start"))
-    team = f"{case.threads} thread{'s' if case.threads > 1 else ''}"
-    first, second = case.caches or (0, 0)
-    assert str(case) == f"case 4 ({sizes}; {team}, blocks for caches of {first} and {second} bytes, ordinary values)"

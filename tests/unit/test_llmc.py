@@ -37,9 +37,6 @@ def values(strict: tuple[GoldenRecord, Path]) -> Floats:
     return found
 
 
-Rerun = Callable[..., Any]
-
-
 @pytest.fixture
 def again(monkeypatch: pytest.MonkeyPatch) -> Callable[[Floats | None], None]:
     """Return a function that sets what llm.c computes when it is run again; None: it fails."""

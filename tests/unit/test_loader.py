@@ -13,12 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starpullm.data.loader import TokenLoader, token_files
-from starpullm.errors import (
-    FileError,
-    FormatError,
-    InvalidArgumentError,
-    TokenRangeError,
-)
+from starpullm.errors import FileError, FormatError, InvalidArgumentError, TokenRangeError
 from starpullm.files.tokens import write_tokens
 
 

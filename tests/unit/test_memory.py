@@ -14,13 +14,7 @@ import pytest
 from starpullm.binding import allocations
 from starpullm.binding.allocations import Site
 from starpullm.checks import memory
-from starpullm.checks.memory import (
-    OBJECTS_KEPT,
-    find_growth,
-    growing_resources,
-    leaking_places,
-    place_of,
-)
+from starpullm.checks.memory import OBJECTS_KEPT, find_growth, growing_resources, leaking_places, place_of
 from starpullm.checks.source_line import source_line
 from starpullm.errors import StateError
 

@@ -36,22 +36,6 @@ def test_one_rank_exchanges_nothing() -> None:
     assert share(1, 0, "redux")[:2] == share(1, 0, "ordered")[:2]
 
 
-def test_numbers_of_a_case() -> None:
-    """Two layers, four sub-batches, 28 parameters: counted by hand."""
-    assert share(1, 0, "ordered") == (28 + 20 + 28 + 4 * (36 + 15) + 1 + 18, 4 * 64 + 1 + OWNED, 0)
-    assert share(4, 1, "ordered")[2] == (28 - OWNED) + 28 + 28 + 2 + OWNED
-    assert share(4, 3, "ordered")[2] == (28 - OWNED) + 28 + 2 + (28 - OWNED)
-
-
-def test_numbers_of_a_case_with_tiles() -> None:
-    """wte in three tiles, fcw and its bias in two of each layer: 28 + 2 + 2 * 2 of all gradients."""
-    tiles, updates = ONE | {"wte": 3, "fcw": 2}, 12
-    handles, submitted, _ = share(1, 0, "ordered", tiles, updates)
-    assert handles == 28 + 20 + 34 + 4 * (36 + 15) + 1 + 18
-    assert submitted == 4 * (64 + 2 + 2 * 2) + 1 + updates
-    assert share(4, 1, "ordered", tiles, updates)[2] == (34 - updates) + 34 + 34 + 2 * 3 + updates
-
-
 @pytest.mark.parametrize(
     ("workers", "wte", "fcw"), [(1, 1, 1), (2, 4, 1), (4, 8, 1), (12, 25, 1), (36, 75, 4), (64, 133, 8)]
 )

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from starpullm.data.sampling import XorShift, sample
-from starpullm.errors import (
-    InvalidArgumentError,
-)
+from starpullm.errors import InvalidArgumentError
 
 
 def literal_sample(probabilities: NDArray[np.float32], coin: float) -> int:

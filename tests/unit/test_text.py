@@ -14,12 +14,7 @@ import pytest
 
 from starpullm.data import text as text_module
 from starpullm.data.text import TextEncoding, byte_encoding, gpt2_encoding, text_encoding
-from starpullm.errors import (
-    FileError,
-    FormatError,
-    MissingDependencyError,
-    TokenRangeError,
-)
+from starpullm.errors import FileError, FormatError, MissingDependencyError, TokenRangeError
 from starpullm.files.tokenizer import Tokenizer
 
 from .file_kinds import write_tokenizer

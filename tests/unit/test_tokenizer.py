@@ -12,11 +12,7 @@ from starpullm.errors import FormatError
 from starpullm.files.header import HEADER_BYTES
 from starpullm.files.tokenizer import Tokenizer, read_tokenizer
 
-from .file_kinds import (
-    TOKENIZER,
-    patch_int32,
-    write_tokenizer,
-)
+from .file_kinds import TOKENIZER, patch_int32, write_tokenizer
 
 
 @given(

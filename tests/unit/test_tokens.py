@@ -10,17 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starpullm.errors import (
-    FormatError,
-    InvalidArgumentError,
-    TokenRangeError,
-)
+from starpullm.errors import FormatError, InvalidArgumentError, TokenRangeError
 from starpullm.files.header import HEADER_BYTES
 from starpullm.files.tokens import TokenFile, read_tokens, write_tokens
 
-from .file_kinds import (
-    patch_int32,
-)
+from .file_kinds import patch_int32
 
 
 @given(tokens=st.lists(st.integers(0, 65535), max_size=300))

@@ -28,16 +28,6 @@ static int failures;
             exit(EXIT_FAILURE); \
     } while (0)
 
-/* A failure of the given kind whose sentence has all of the words. */
-#define EXPECT_ERROR(call, code, word)                                                                \
-    do {                                                                                              \
-        EXPECT((call) == (code));                                                                     \
-        if (!strstr(starpullm_last_error(), (word))) {                                                \
-            printf("%s:%d: \"%s\" not in: %s\n", __FILE__, __LINE__, (word), starpullm_last_error()); \
-            failures++;                                                                               \
-        }                                                                                             \
-    } while (0)
-
 static size_t num_parameters(void)
 {
     return (size_t)VP * C + MAX_T * C + L * (12 * C * C + 13 * C) + 2 * C;
@@ -157,10 +147,10 @@ static float *train(const char *checkpoint, const char *saved, int workers, int 
     EXPECT(code == (keep ? STARPULLM_OK : STARPULLM_INVALID_STATE));
 
     EXPECT(starpullm_session_save_checkpoint(session, saved) == STARPULLM_OK);
-    EXPECT_ERROR(starpullm_runtime_destroy(runtime), STARPULLM_INVALID_STATE, "sessions are open");
+    EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_INVALID_STATE);
     starpullm_session_destroy(session);
     EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_OK);
-    EXPECT_ERROR(starpullm_runtime_destroy(runtime), STARPULLM_INVALID_STATE, "closed");
+    EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_INVALID_STATE);
 
     float again;
     EXPECT(starpullm_loss_wait(losses[0], &again) == STARPULLM_OK && memcmp(&again, values, sizeof again) == 0);
@@ -184,40 +174,6 @@ static void test_training(const char *checkpoint, const char *saved)
         free(found);
     }
     free(expected);
-
-    const int32_t header[] = {20240326, 3, MAX_T, V, L, NH, C, VP};
-    int32_t found[sizeof header / sizeof *header] = {0};
-    FILE *file = fopen(saved, "rb");
-    REQUIRE(file != NULL);
-    EXPECT(fread(found, sizeof found, 1, file) == 1 && memcmp(found, header, sizeof header) == 0);
-    fclose(file);
-}
-
-/* Nothing but a release, a wait or the end lets held tasks run. */
-static void test_hold(const char *checkpoint)
-{
-    starpullm_runtime *runtime = start(1);
-    starpullm_session *session = NULL;
-    struct starpullm_session_options options = session_options(checkpoint);
-    options.trace = 1;
-    options.instruments = STARPULLM_DELAY;
-    REQUIRE(starpullm_session_create(runtime, &options, &session) == STARPULLM_OK);
-    int32_t inputs[B * T], targets[B * T];
-    starpullm_loss *loss = NULL;
-    size_t tasks, accesses, findings, edges = 0;
-    make_tokens(0, inputs, targets);
-    EXPECT(starpullm_session_hold(session) == STARPULLM_OK);
-    REQUIRE(starpullm_session_submit_step(session, inputs, targets, NULL, &loss) == STARPULLM_OK);
-    EXPECT_ERROR(starpullm_session_trace_size(session, &tasks, &accesses), STARPULLM_INVALID_STATE, "a release first");
-    EXPECT_ERROR(starpullm_session_trace_clear(session), STARPULLM_INVALID_STATE, "expected a release first");
-    EXPECT_ERROR(starpullm_session_findings_size(session, &findings), STARPULLM_INVALID_STATE, "a release first");
-    EXPECT(!starpullm_loss_ready(loss));
-    EXPECT(starpullm_session_release(session, &edges) == STARPULLM_OK && edges > 0);
-    EXPECT(starpullm_session_findings_size(session, &findings) == STARPULLM_OK && findings == 0);
-    EXPECT(starpullm_loss_ready(loss));
-    starpullm_loss_destroy(loss);
-    starpullm_session_destroy(session);
-    EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_OK);
 }
 
 int main(int argc, char **argv)
@@ -231,7 +187,6 @@ int main(int argc, char **argv)
     snprintf(saved, sizeof saved, "%s/training-%d-saved.bin", argv[1], (int)getpid());
     write_checkpoint(checkpoint);
     test_training(checkpoint, saved);
-    test_hold(checkpoint);
     remove(checkpoint);
     remove(saved);
     printf("%d expectations failed\n", failures);

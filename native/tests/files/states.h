@@ -60,7 +60,6 @@ status try_open(const char *path);
 
 void test_format(void);
 void test_direct(void);
-void test_arguments(void);
 void test_tensor_of_two_ranks(void);
 void test_damage(void);
 void test_reading_fails(void);

@@ -18,25 +18,10 @@ static void *fail_in_thread(void *unused)
 static void test_status(void)
 {
     CHECK(strcmp(starpullm_last_error(), "") == 0 && starpullm_last_error_number() == 0);
-    CHECK(fail(STARPULLM_INVALID_TOKEN, "byte %d of %s", 7, "a file") == STARPULLM_INVALID_TOKEN);
-    CHECK(strcmp(starpullm_last_error(), "byte 7 of a file") == 0 && starpullm_last_error_number() == 0);
-    CHECK(fail_errno(STARPULLM_FILE_ERROR, ENOENT, "%s: open", "a") == STARPULLM_FILE_ERROR);
-    CHECK(strcmp(starpullm_last_error(), "a: open: No such file or directory") == 0 &&
-          starpullm_last_error_number() == ENOENT);
-
+    fail_errno(STARPULLM_FILE_ERROR, ENOENT, "%s: open", "a");
     fail(STARPULLM_INVALID_FILE, "b: %s", starpullm_last_error());
     CHECK(strcmp(starpullm_last_error(), "b: a: open: No such file or directory") == 0 &&
           starpullm_last_error_number() == 0);
-
-    char *longest = must(malloc(100001));
-    memset(longest, 'x', 100000);
-    longest[100000] = '\0';
-    fail(STARPULLM_INVALID_ARGUMENT, "%s", longest);
-    CHECK(strlen(starpullm_last_error()) > 8000 &&
-          strcmp(starpullm_last_error() + strlen(starpullm_last_error()) - 4, "x...") == 0);
-    fail_errno(STARPULLM_FILE_ERROR, ENOENT, "%s", longest);
-    CHECK(strstr(starpullm_last_error(), "x...: No such file or directory") != NULL);
-    free(longest);
 
     pthread_t thread;
     void *was_empty = NULL;
@@ -60,11 +45,8 @@ static void test_sizes(void)
     CHECK(parameter_offset(&too_large, NUM_PARAMETERS, 0) == (INT64_C(1) << 61) - 256);
     REFUSED(model_config_check(&too_large, "too_large"), STARPULLM_INVALID_ARGUMENT, "too_large: a checkpoint with",
             "num_layers 296796807", "expected at most 9223372036854775807 bytes");
-    REFUSED(activations_check(&tiny, INT64_MAX, 1), STARPULLM_INVALID_ARGUMENT, "batch_size 9223372036854775807",
-            "expected at most 9223372036854775807 bytes");
     /* Each tensor fits; their sum doesn't. */
     REFUSED(activations_check(&tiny, (INT64_C(1) << 61) / 16, 1), STARPULLM_INVALID_ARGUMENT, "too large");
-    REFUSED(activations_check(&tiny, 1, INT64_C(1) << 30), STARPULLM_INVALID_ARGUMENT, "seq_len 1073741824");
 }
 
 static void run(void)

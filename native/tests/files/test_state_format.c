@@ -1,5 +1,4 @@
-/* What is written is read again, in whatever way it was written; and arguments that are refused. The bytes of the
- * format are compared by tests/native/readers. */
+/* What is written is read again, in whatever way it was written. tests/native/readers compare the format's bytes. */
 
 #include "states.h"
 
@@ -69,35 +68,4 @@ void test_direct(void)
     WORKS(write_file("root", &meta, false));
     no_faults();
     remove_all("root");
-}
-
-/* ---- Arguments ---- */
-
-void test_arguments(void)
-{
-    struct training_state_writer *writer = (struct training_state_writer *)&checks;
-    struct training_state_tensor tensors[MOST_TENSORS];
-    struct training_state_meta good = meta_of(&tiny, 7, 0, 1);
-    good.num_tensors = tensors_of(&tiny, 0, 1, tensors);
-    const struct state_root gone = open_root("gone");
-    CHECK(rmdir("gone") == 0);
-    REFUSED(training_state_writer_open(&gone, &good, tensors, &writer), STARPULLM_FILE_ERROR,
-            "gone/step-000000000007: make the folder: No such file");
-    CHECK(writer == NULL);
-    close_root(&gone);
-    REFUSED(training_state_make_folder("missing/root"), STARPULLM_FILE_ERROR, "missing/root: make the folder",
-            "No such file");
-    const struct state_root closed = {"root", -1};
-    good.rank = 1; /* each number is checked as a reader checks it: tests/native/limits/states.py */
-    REFUSED(training_state_writer_open(&closed, &good, tensors, &writer), STARPULLM_INVALID_ARGUMENT, "root: rank is 1",
-            "less than the number of ranks (1)");
-    /* A checkpoint of it fits into 64 bits, three of them don't. */
-    struct training_state_meta huge = meta_of(&tiny, 7, 0, 1);
-    huge.config = (model_config){1, 1, 1, 1, 1 << 29, INT32_MAX};
-    huge.num_tensors = 1;
-    const struct training_state_tensor wte = {PARAM_WTE, 0};
-    REFUSED(training_state_writer_open(&closed, &huge, &wte, &writer), STARPULLM_INVALID_ARGUMENT, "too large");
-    CHECK(!there("root"));
-    training_state_discard(NULL);
-    training_state_close(NULL);
 }

@@ -6,7 +6,6 @@ static int kills = 50;
 
 static void run(void)
 {
-    test_arguments();
     test_format();
     test_direct();
     test_tensor_of_two_ranks();

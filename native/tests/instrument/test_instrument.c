@@ -338,16 +338,6 @@ static void test_another_thread(void)
     instrument_destroy(instrument);
 }
 
-static void test_one_at_a_time(void)
-{
-    struct instrument *first = create(STARPULLM_AUDIT), *second = NULL;
-    const struct instrument_options options = {.instruments = STARPULLM_AUDIT};
-    CHECK(instrument_create(&options, buffers, NUM_BUFFERS, &second) == STARPULLM_INVALID_STATE);
-    CHECK(strstr(starpullm_last_error(), "another session") != NULL);
-    instrument_destroy(first);
-    instrument_destroy(create(STARPULLM_AUDIT));
-}
-
 static void leave_17(int number, siginfo_t *info, void *context)
 {
     (void)number, (void)info, (void)context;
@@ -394,7 +384,6 @@ int main(void)
     test_counts();
     test_access_outside_of_tasks();
     test_another_thread();
-    test_one_at_a_time();
     test_foreign_faults_are_passed_on();
     printf("test_instrument: %d failures\n", failures);
     return failures ? EXIT_FAILURE : EXIT_SUCCESS;

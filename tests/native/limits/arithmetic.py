@@ -11,7 +11,9 @@ from functools import partial
 import numpy as np
 
 from starpullm.binding import prototypes
-from starpullm.binding.kernels import Kernel, fit_caches, kernel_names
+from starpullm.binding.kernels import Kernel, fit_caches, kernel_names, present_caches
+from starpullm.checks.kernels.cases import CASES
+from starpullm.checks.kernels.check import KernelBits
 from starpullm.errors import InvalidArgumentError
 
 from .statements import Statements
@@ -45,8 +47,20 @@ def _check_kernels(statements: Statements) -> None:
         statements.refused(
             f"kernel {name} of level {level}", InvalidArgumentError, sentence, partial(Kernel, level, name)
         )
+    one = np.ones(1, np.float32)
+    add = Kernel("ref", "gradient_add")
+    sentence = "term: found no such argument, expected one of type float"
+    statements.refused("no term", InvalidArgumentError, sentence, partial(add, {"sum": one, "count": 1}))
+    doubles = {"sum": one, "term": one.astype(np.float64), "count": 1}
+    sentence = "term: expected a contiguous array of float"
+    statements.refused("a term of doubles", InvalidArgumentError, sentence, partial(add, doubles))
+    before = present_caches()
+    statements.equal("a kernel's check", "passed", KernelBits().of("residual_forward", 5, cases=12).outcome.value)
+    statements.equal("the caches after it", before, present_caches())
+    sentence = f'kernel: found "none", expected one with cases: {", ".join(CASES)}'
+    statements.refused("the check of no kernel", InvalidArgumentError, sentence, partial(KernelBits().of, "none", 1))
     names = kernel_names()
-    statements.equal("kernels that have a name twice", len(names), len(set(names)))
+    statements.equal("kernels with cases", list(CASES), list(names))
     statements.equal("the kernel after the last", None, prototypes.call("kernel_name", len(names)))
     for l1, l2 in ((0, 1), (1, 0)):
         statements.refused(

@@ -15,8 +15,3 @@ def refuse_call(number: int) -> int:
     Return how many more of them would have led to the one that was chosen before; 0: it was refused, or none was.
     """
     return int(ctypes.CDLL(None).starpullm_refusals_call(ctypes.c_long(number)))
-
-
-def refuse_message(number: int) -> int:
-    """Let StarPU-MPI refuse the ``number``-th of the next messages, else as ``refuse_call``."""
-    return int(ctypes.CDLL(None).starpullm_refusals_message(ctypes.c_long(number)))
