@@ -31,13 +31,7 @@ class Partition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Partition:
-        """Read ``WxT``, for example ``2x1``.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If the text isn't two positive numbers with an x between them.
-        """
+        """Read ``WxT``, for example ``2x1``; `InvalidArgumentError` is raised for any other text."""
         match = re.fullmatch(r"([1-9][0-9]{0,8})x([1-9][0-9]{0,8})", text)
         if not match:
             raise InvalidArgumentError(f'partition: found "{text}", expected WxT, for example 2x1')
@@ -69,7 +63,7 @@ class Offloaded(NamedTuple):
 
 
 class Runtime(Resource):
-    """StarPU, running; a context manager.
+    """StarPU, running; a context manager. After it was closed, its methods raise `StateError`.
 
     With a communicator, its ranks run one task graph together: all of them create the runtime, and make the same calls
     on it and on its trainers, in the same order and with the same options (the partition may differ). An exception that
@@ -158,25 +152,13 @@ class Runtime(Resource):
         """What computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the BLAS's own description."""
 
     def threads(self) -> list[ThreadPlace]:
-        """Return where every thread of every worker of this rank runs; no step may be unfinished.
-
-        Raises
-        ------
-        StateError
-            If the runtime is closed.
-        """
+        """Return where every thread of every worker of this rank runs; no step may be unfinished."""
         places = np.empty(self.partition.workers * self.partition.threads, structs.THREAD_INFO)
         prototypes.call("runtime_threads", self._handle, places, len(places))
         return [ThreadPlace(*place.tolist()) for place in places]
 
     def offloaded(self) -> Offloaded:
-        """Return how many bytes have moved to the disk and from it so far; 0 without ``offload``.
-
-        Raises
-        ------
-        StateError
-            If the runtime is closed.
-        """
+        """Return how many bytes have moved to the disk and from it so far; 0 without ``offload``."""
         return Offloaded(*prototypes.results("runtime_offloaded", self._handle))
 
     def _destroy(self) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from starpullm.trainer import Trainer
 
 GROUPS = ("params", "grads", "m", "v", "activations", "activation_grads")
 
@@ -59,7 +61,7 @@ class TensorGroup(Mapping[str, NDArray[np.float32]]):
     Shapes, errors and the rule over ranks are those of ``Trainer.tensor``; an unknown name raises KeyError.
     """
 
-    def __init__(self, owner: HasTensors, group: str) -> None:
+    def __init__(self, owner: Trainer, group: str) -> None:
         self._owner = owner
         self._group = group
 
@@ -79,45 +81,3 @@ class TensorGroup(Mapping[str, NDArray[np.float32]]):
 
     def __repr__(self) -> str:
         return f"<{self._group}: {', '.join(self)}>"
-
-
-class HasTensors(ABC):
-    """What a trainer's tensors can be read from, by group and name."""
-
-    @abstractmethod
-    def tensor_names(self, group: str) -> list[str]:
-        """Return the names of a group's tensors."""
-
-    @abstractmethod
-    def tensor(self, group: str, name: str, layer: int | None = None) -> NDArray[np.float32]:
-        """Return a copy of a tensor, or of one of its layers."""
-
-    @property
-    def params(self) -> TensorGroup:
-        """The parameters after the last submitted step."""
-        return TensorGroup(self, "params")
-
-    @property
-    def grads(self) -> TensorGroup:
-        """The gradients of the parameters, of the last submitted step."""
-        return TensorGroup(self, "grads")
-
-    @property
-    def m(self) -> TensorGroup:
-        """AdamW's first moments."""
-        return TensorGroup(self, "m")
-
-    @property
-    def v(self) -> TensorGroup:
-        """AdamW's second moments."""
-        return TensorGroup(self, "v")
-
-    @property
-    def activations(self) -> TensorGroup:
-        """The activations of the last submission."""
-        return TensorGroup(self, "activations")
-
-    @property
-    def activation_grads(self) -> TensorGroup:
-        """The gradients of the activations, of the last submitted step."""
-        return TensorGroup(self, "activation_grads")

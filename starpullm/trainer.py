@@ -23,11 +23,11 @@ from starpullm.processes.ranks import check_same_options, common_call
 from starpullm.resume import model_config, options_of_all_ranks, training_state
 from starpullm.runtime import Runtime
 from starpullm.schedules import Schedule, number_of_pipelines, pipeline
-from starpullm.tensors import GROUPS, HasTensors, Tensor, TensorTable
+from starpullm.tensors import GROUPS, Tensor, TensorGroup, TensorTable
 from starpullm.trace import Trace, read_trace
 
 
-class Trainer(Resource, HasTensors):
+class Trainer(Resource):
     """A model that is being trained; a context manager.
 
     ``trainer.params["qkvw"]`` is a copy of a parameter, all layers together; likewise ``grads``, ``m``, ``v``,
@@ -231,14 +231,7 @@ class Trainer(Resource, HasTensors):
     def probabilities(self, inputs: ArrayLike, sequence: int, position: int) -> NDArray[np.float32]:
         """Run the forward pass on inputs (B, T) and return the probabilities (V) of the token after one position.
 
-        Raises
-        ------
-        InvalidArgumentError
-            If the shape isn't (B, T), or there is no such sequence or position.
-        TokenRangeError
-            If an id isn't in [0, V).
-        RuntimeFailureError
-            If StarPU refuses a task, or a task has failed.
+        Errors are those of ``submit``; `InvalidArgumentError` is raised too if there is no such sequence or position.
         """
         _check_index("sequence", sequence, self.batch_size)
         _check_index("position", position, self.seq_len)
@@ -249,13 +242,7 @@ class Trainer(Resource, HasTensors):
         return probs
 
     def wait(self) -> None:
-        """Wait until all submitted tasks have run.
-
-        Raises
-        ------
-        RuntimeFailureError
-            If one of them has failed, in this step or an earlier one.
-        """
+        """Wait until all submitted tasks have run; `RuntimeFailureError` is raised if one of them has failed."""
         prototypes.call("session_wait", self._handle)
 
     def tensor_names(self, group: str) -> list[str]:
@@ -308,6 +295,36 @@ class Trainer(Resource, HasTensors):
         for position, number in enumerate(layers):
             self._read(group, tensor, prototypes.integer("layer", number, 32), 0, values[position])
         return values if tensor.layered and layer is None else values[0]
+
+    @property
+    def params(self) -> TensorGroup:
+        """The parameters after the last submitted step."""
+        return TensorGroup(self, "params")
+
+    @property
+    def grads(self) -> TensorGroup:
+        """The gradients of the parameters, of the last submitted step."""
+        return TensorGroup(self, "grads")
+
+    @property
+    def m(self) -> TensorGroup:
+        """AdamW's first moments."""
+        return TensorGroup(self, "m")
+
+    @property
+    def v(self) -> TensorGroup:
+        """AdamW's second moments."""
+        return TensorGroup(self, "v")
+
+    @property
+    def activations(self) -> TensorGroup:
+        """The activations of the last submission."""
+        return TensorGroup(self, "activations")
+
+    @property
+    def activation_grads(self) -> TensorGroup:
+        """The gradients of the activations, of the last submitted step."""
+        return TensorGroup(self, "activation_grads")
 
     def save_checkpoint(self, path: StrPath) -> None:
         """Write the parameters after the last submitted step to a file, atomically (temporary name, fsync, rename).
@@ -396,12 +413,8 @@ class Trainer(Resource, HasTensors):
     def wait_saved(self) -> None:
         """Wait until the state of the last ``save_state`` is on the disk.
 
-        Raises
-        ------
-        FileError
-            If saving failed.
-        RuntimeFailureError
-            If a task failed before all tensors had been read. Nothing is saved then.
+        If saving failed, `FileError` is raised; if a task failed before all tensors had been read,
+        `RuntimeFailureError`, and nothing is saved.
         """
         prototypes.call("session_wait_saved", self._handle)
 
@@ -409,13 +422,8 @@ class Trainer(Resource, HasTensors):
         """Wait for all submitted tasks and return those that were recorded since the last ``clear_trace``.
 
         Over ranks every rank has to call this, and gets the tasks of all ranks, but times and workers of its own only.
-
-        Raises
-        ------
-        RuntimeFailureError
-            If the ranks have submitted different tasks.
-        StateError
-            If the trainer was created without ``trace=True``.
+        `RuntimeFailureError` is raised if the ranks have submitted different tasks, and `StateError` if the trainer was
+        created without ``trace=True``.
         """
         return read_trace(self._handle, self.runtime.comm)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from starpullm.errors import FileError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
-from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS
+from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, settings_of
 
 if TYPE_CHECKING:
     from starpullm.checks.isolation import RuntimeConfiguration
@@ -57,7 +57,7 @@ class Case(NamedTuple):
     """The seed of delays in tasks."""
     library: str = ""
     """llm.c."""
-    tiles: int = 0
+    weight_gradient_tiles: int = 0
     """Of the gradient of each weight; 0: those that the library chooses."""
     activation_sets: int = 0
     recompute: str = RECOMPUTATIONS[0]
@@ -69,17 +69,8 @@ class Case(NamedTuple):
     @property
     def settings(self) -> dict[str, Any]:
         """Return what its trainer is created with."""
-        return {
-            "sub_batches": self.sub_batches or 1,
-            "reduction": self.reduction or REDUCTIONS[0],
-            "weight_gradient_tiles": self.tiles,
-            "activation_sets": self.activation_sets,
-            "recompute": self.recompute,
-            "weight_gradients": self.weight_gradients,
-            "stages": self.stages,
-            "schedule": self.schedule,
-            "gradient_buffers": self.gradient_buffers,
-        }
+        always = {"sub_batches": self.sub_batches or 1, "reduction": self.reduction or REDUCTIONS[0]}
+        return settings_of(self) | always
 
     def can_read(self, group: str, layer: int | None) -> bool:
         """Return whether a tensor can be read after a step: no memory of its group is shared."""
@@ -91,7 +82,7 @@ class Case(NamedTuple):
     def __str__(self) -> str:
         counts = "_".join(map(str, self.counts)) or str(self.sub_batches or "")
         delays = "" if self.delays is None else f"delays{self.delays}"
-        tiles = f"tiles{self.tiles}" if self.tiles else ""
+        tiles = f"tiles{self.weight_gradient_tiles}" if self.weight_gradient_tiles else ""
         sets = f"sets{self.activation_sets}" if self.activation_sets else ""
         recompute = self.recompute.removeprefix(RECOMPUTATIONS[0])
         gradients = self.weight_gradients.removeprefix(WEIGHT_GRADIENTS[0])
@@ -152,7 +143,7 @@ def record_cases(
                     if running_sums and (last is None or last.record == record):
                         last = case
     if last:
-        yield last._replace(tiles=TILES)
+        yield last._replace(weight_gradient_tiles=TILES)
 
 
 def sharing_cases(asked: Asked, ranks: int) -> Iterator[Case]:
@@ -183,7 +174,8 @@ def pipeline_cases(asked: Asked, ranks: int) -> Iterator[Case]:
             yield case
             yield case._replace(schedule="1f1b")
             yield case._replace(activation_sets=min(2, case.sub_batches), recompute="block")
-            yield case._replace(stages=(layers - ranks + 2, *[1] * (ranks - 2), 0), schedule="1f1b", tiles=TILES)
+            cut = (layers - ranks + 2, *[1] * (ranks - 2), 0)
+            yield case._replace(stages=cut, schedule="1f1b", weight_gradient_tiles=TILES)
             yield case._replace(schedule="zero-bubble", gradient_buffers="block")
             of_two = asked.sub_batches(record, ranks // 2) if ranks > 2 and ranks % 2 == 0 else ()
             yield from (case._replace(sub_batches=count, stages=2, schedule="1f1b") for count in of_two[-1:])

@@ -59,10 +59,7 @@ def generate_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, N
 def generate_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> str:
     """Write the checkpoint of the generated model in pieces, and return the SHA-256 of the file in hex.
 
-    Raises
-    ------
-    FileError
-        If the file can't be written. An existing file is unchanged.
+    If the file can't be written, which is a `FileError`, an existing one is unchanged.
     """
     digest = hashlib.sha256()
     with atomic_write(path) as file:
@@ -75,21 +72,9 @@ def generate_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> str:
 def generate_tokens(
     seed: int, step: int, batch_size: int, seq_len: int, vocab_size: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the generated inputs and targets of a step, int32 (B,T) each.
+    """Return the generated inputs and targets of a step, from 0, int32 (B,T) each; ``seed`` is the model's number.
 
-    Parameters
-    ----------
-    seed
-        Number of the model.
-    step
-        Number of the step, from 0.
-    batch_size, seq_len, vocab_size
-        B, T and V.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If a size isn't positive.
+    A size that isn't positive is an `InvalidArgumentError`.
     """
     check_positive(batch_size=batch_size, seq_len=seq_len, vocab_size=vocab_size)
     count = 2 * batch_size * seq_len
@@ -160,10 +145,7 @@ def initial_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, ND
 def initial_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> None:
     """Write the checkpoint of the untrained model of `initial_parameters` in pieces, so that it needs little memory.
 
-    Raises
-    ------
-    FileError
-        If there is no room for the file, or it can't be written. An existing file is unchanged.
+    If there is no room for the file, or it can't be written, which is a `FileError`, an existing one is unchanged.
     """
     random = np.random.Generator(np.random.PCG64(seed))
     header = checkpoint_header(config)

@@ -50,12 +50,7 @@ class Recorded:
 def measured_costs(config: ModelConfig, workload: Workload, checkpoint: Path, time_limit: float) -> Measured:
     """Record the workload's sub-batches on all cores of this machine, at least two of them on one rank.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If this machine's memory is too small.
-    RuntimeFailureError
-        If the steps have failed, or weren't done in time.
+    `InvalidArgumentError` is raised if this machine's memory is too small; other errors are those of `record_steps`.
     """
     cores = count_cores()
     threads = min(Partition.parse(workload.partition).threads, cores)
@@ -91,10 +86,7 @@ def _here(workload: Workload, partition: str, ranks: int) -> Workload:
 def record_steps(workload: Workload, checkpoint: Path, time_limit: float) -> Recorded:
     """Run a workload's steps in a child process, or under mpirun, and return what they took.
 
-    Raises
-    ------
-    RuntimeFailureError
-        If the steps have failed, weren't done in time, or had other tasks than their plan.
+    `RuntimeFailureError` is raised if they have failed, weren't done in time, or had other tasks than their plan.
     """
     arguments = {"workload": asdict(workload), "checkpoint": str(checkpoint)}
     with Child(str(workload), _serve_recorded, arguments, ranks=workload.ranks) as child:

@@ -29,20 +29,9 @@ _INSTANCE = re.compile(r"\[\d+\]|[#@%~]\d+|/rank\d+")
 class Prediction:
     """What the model says of ``configuration.iterations`` steps; times are those of one of them, in seconds.
 
-    Parameters
-    ----------
-    efficiency
-        The kernels' time on the busiest rank by the workers' time.
-    work_seconds
-        The kernels' time on the busiest rank by its number of workers: no schedule is faster.
-    path_seconds
-        The longest path through tasks and messages: no number of workers is faster.
-    waits
-        What the step waits for, as fractions of it, largest first. The chain that ends last is followed backwards: a
-        task counts for the tensor of which it waited for the value or the buffer, or for ``busy workers`` if only a
-        worker was missing; a message for ``messages``.
-    bytes_on_a_rank
-        Of the rank with the largest buffers.
+    ``waits`` is what the step waits for, as fractions of it, largest first. The chain that ends last is followed
+    backwards: a task counts for the tensor of which it waited for the value or the buffer, or for ``busy workers`` if
+    only a worker was missing; a message for ``messages``.
     """
 
     configuration: Workload
@@ -51,10 +40,14 @@ class Prediction:
     tasks: int
     step_seconds: float
     efficiency: float
+    """The kernels' time on the busiest rank by the workers' time."""
     work_seconds: float
+    """The kernels' time on the busiest rank by its number of workers: no schedule is faster."""
     path_seconds: float
+    """The longest path through tasks and messages: no number of workers is faster."""
     waits: dict[str, float]
     bytes_on_a_rank: int
+    """Of the rank with the largest buffers."""
 
 
 class Predicted(NamedTuple):
@@ -73,10 +66,8 @@ def plan_of(config: ModelConfig, workload: Workload) -> Plan:
 def predict(config: ModelConfig, workload: Workload, costs: Costs, network: Network | None = None) -> Predicted:
     """Predict a workload; without a network messages are free.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If the plan isn't possible, the model doesn't know the scheduler, or the costs don't fit the tasks.
+    `InvalidArgumentError` is raised if the plan isn't possible, the model doesn't know the scheduler, or the costs
+    don't fit the tasks.
     """
     plan = plan_of(config, workload)
     work = work_of(plan.trace, plan.owners, plan.ranks)

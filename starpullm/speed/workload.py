@@ -22,6 +22,7 @@ from starpullm.options import (
     REDUCTIONS,
     SCHEDULES,
     WEIGHT_GRADIENTS,
+    settings_of,
 )
 from starpullm.processes.clocks import on_rank_0, read_clock
 from starpullm.runtime import DEFAULT_SCHEDULER, Partition
@@ -106,10 +107,7 @@ class Workload:
     @property
     def of_each_rank(self) -> dict[str, Any]:
         """What a rank's trainer is created with, and a plan made with."""
-        names = ("seq_len", "sub_batches", "activation_sets", "reduction", "weight_gradient_tiles")
-        memory = ("recompute", "weight_gradients", "stages", "schedule", "gradient_buffers")
-        own = {name: getattr(self, name) for name in (*names, *memory)}
-        return {"batch_size": self.batch_size // self.pipelines, **own}
+        return {"batch_size": self.batch_size // self.pipelines, "seq_len": self.seq_len, **settings_of(self)}
 
     @property
     def pipelines(self) -> int:

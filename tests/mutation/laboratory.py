@@ -188,7 +188,7 @@ def parity(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         if laboratory.only_tiny and record != "tiny":
             continue
         yield from laboratory.check(name, configuration, "parity", Case(record, sub_batches, "ordered"))
-    yield from laboratory.check(name, TWO, "parity", Case("tiny", 2, "ordered", tiles=TILES))
+    yield from laboratory.check(name, TWO, "parity", Case("tiny", 2, "ordered", weight_gradient_tiles=TILES))
     if not laboratory.only_tiny:
         for case in (
             Case("odd", 3, "ordered", recompute="block"),

@@ -45,7 +45,7 @@ def products(checkpoint: str, name: str, partition: str, sub_batches: int, blas:
             keep_activations=True,
         ) as trainer,
     ):
-        errors = product_errors(trainer, *batch, sub_batches=sub_batches)
+        errors = product_errors(trainer, *batch)
         fch = trainer.tensor("activations", "fch").tobytes().hex()
         return {"errors": json_value(errors), "matmul": runtime.matmul, "fch": fch}
 

@@ -86,7 +86,7 @@ def test_parity_json() -> None:
         "ranks": 1,
         "sub_batches": 1,
         "reduction": "ordered",
-        "tiles": 0,
+        "weight_gradient_tiles": 0,
         "activation_sets": 0,
         "recompute": "none",
         "weight_gradients": "kept",
