@@ -201,8 +201,7 @@ class Validation(Options):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Record runs for the report, end the processes, and write the report."""
-        self._files.record(session)
+        """End the processes, and write the report."""
         if self._pool is not None:
             self._pool.close()
             self.results.costs += self._pool.costs
