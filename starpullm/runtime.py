@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,8 @@ from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError, OutOfMemoryError
 from starpullm.memory import available_memory, bytes_of
 from starpullm.options import OFFLOAD_PLANS, place_of
+from starpullm.processes import Comm
 from starpullm.processes.ranks import CommonBlocks, failing_together
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 DEFAULT_SCHEDULER = "lws"
 MATMULS = ("strict", "blas")

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.binding import prototypes, structs
 from starpullm.errors import RuntimeFailureError
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
+from starpullm.processes import Comm
 
 
 class AccessMode(IntEnum):

@@ -188,23 +188,14 @@ class Trainer(Resource):
     def submit(self, inputs: ArrayLike, targets: ArrayLike, *, learning_rate: float | None = None) -> Loss:
         """Submit one step (forward, backward, update) and return without waiting for it.
 
-        Parameters
-        ----------
-        inputs, targets
-            Token ids, integers (B, T); over ranks this rank's part of the batch, or with stages the batch.
-        learning_rate
-            Of this step's update, rounded to binary32; the same on all ranks. None: that of the trainer.
+        ``inputs`` and ``targets`` are token ids, integers (B, T); over ranks this rank's part of the batch, or with
+        stages the batch. ``learning_rate`` is that of this step's update, rounded to binary32, the same on all ranks;
+        None: that of the trainer.
 
-        Raises
-        ------
-        TokenRangeError
-            If an id isn't in [0, V). Then nothing has been submitted.
-        InvalidArgumentError
-            If a shape isn't (B, T), or the learning rate isn't finite or is negative.
-        StateError
-            If the trainer is closed, or a step was submitted only in part.
-        RuntimeFailureError
-            If StarPU refuses a task of this step, or a task of an earlier one has failed.
+        `TokenRangeError` is raised if an id isn't in [0, V), and `InvalidArgumentError` if a shape isn't (B, T), or the
+        learning rate isn't finite or is negative; then nothing has been submitted. `StateError` is raised if the
+        trainer is closed, or a step was submitted only in part, and `RuntimeFailureError` if StarPU refuses a task of
+        this step, or a task of an earlier one has failed.
         """
         rate = ctypes.c_float(self.learning_rate if learning_rate is None else learning_rate)
         number = self._last_step + 1
@@ -329,16 +320,9 @@ class Trainer(Resource):
     def save_checkpoint(self, path: StrPath) -> None:
         """Write the parameters after the last submitted step to a file, atomically (temporary name, fsync, rename).
 
-        Over ranks all ranks must call it; rank 0 writes, and only rank 0 raises errors.
-
-        Raises
-        ------
-        FileError
-            If the file can't be written. A file that existed before is unchanged.
-        FormatError
-            If the path exists and isn't a regular file.
-        RuntimeFailureError, StateError
-            If a task has failed, or a step was submitted only in part. Nothing is written then.
+        Over ranks all ranks must call it; rank 0 writes, and only rank 0 raises errors: `FileError` if the file can't
+        be written, `FormatError` if the path exists and isn't a regular file, `RuntimeFailureError` or `StateError` if
+        a task has failed, or a step was submitted only in part. Then a file that existed before is unchanged.
         """
         self._call("session_save_checkpoint", prototypes.c_string("path", path))
 
@@ -347,57 +331,29 @@ class Trainer(Resource):
 
         Each ``save_state`` does this. A run that calls it before its first step learns at its start that it can't save
         there, and no other run can save newer states there before its own first one. Over ranks all ranks must call it.
+        The directory is created if it doesn't exist.
 
-        Parameters
-        ----------
-        directory
-            Where states will be saved; it is created if it doesn't exist.
-
-        Raises
-        ------
-        FileError
-            If the directory can't be created or locked. With ``errno.EBUSY``: another open run saves into it.
-        InvalidArgumentError
-            If it has a complete state of a later step than this trainer's; a run would resume from that one. If it is
-            a state's own folder.
+        `FileError` is raised if it can't be created or locked; with ``errno.EBUSY`` another open run saves into it.
+        `InvalidArgumentError` is raised if it has a complete state of a later step than this trainer's, from which a
+        run would resume, or if it is a state's own folder.
         """
         self._call("session_claim_directory", prototypes.c_string("directory", directory), self._run)
 
     def save_state(
-        self,
-        directory: StrPath,
-        *,
-        batches: int = 0,
-        seed: int = 0,
-        data_id: int = 0,
-        keep: int = 2,
+        self, directory: StrPath, *, batches: int = 0, seed: int = 0, data_id: int = 0, keep: int = 2
     ) -> None:
         """Save the state after the last submitted step, from which a run can resume, while training goes on.
 
         Parameters, m and v are read between two updates and written during the next forward and backward pass. Each
         rank writes the tensors that it owns. This call waits for the previous save. An incomplete state is never
-        resumed from, and the last complete state is kept.
+        resumed from, and so many complete states are kept. ``batches``, ``seed`` and ``data_id`` are returned by
+        ``training_state``: the number of batches read, and two numbers that the caller chooses. ``data_id`` has no
+        sign; all three have 64 bits.
 
-        Parameters
-        ----------
-        directory
-            Where the state's folder is created; it is created too if it doesn't exist.
-        batches, seed, data_id
-            Returned by ``training_state``: the number of batches read, and two numbers that the caller chooses.
-            ``data_id`` has no sign; all three have 64 bits.
-        keep
-            Number of states to keep.
-
-        Raises
-        ------
-        FileError
-            If this save can't be started, or the previous one failed. With ``errno.EBUSY``: another open run saves into
-            the directory.
-        InvalidArgumentError
-            If ``keep`` isn't positive, or a number has more than 64 bits. If the directory has a complete state of a
-            later step, or another run's of this step, or is a state's own folder.
-        RuntimeFailureError, StateError
-            If a task has failed, or a step was submitted only in part. Nothing is saved then.
+        Errors are those of ``claim_directory``. `FileError` is also raised if the previous save failed, and
+        `InvalidArgumentError` if ``keep`` isn't positive, a number has more than 64 bits, or the directory has another
+        run's state of this step. `RuntimeFailureError` or `StateError` is raised, and nothing is saved, if a task has
+        failed or a step was submitted only in part.
         """
         options = structs.new(
             "save_options",

@@ -6,15 +6,20 @@ import errno
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from starpullm.errors import FileError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
-from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, settings_of
-
-if TYPE_CHECKING:
-    from starpullm.checks.isolation import RuntimeConfiguration
+from starpullm.options import (
+    GRADIENT_BUFFERS,
+    RECOMPUTATIONS,
+    REDUCTIONS,
+    SCHEDULES,
+    WEIGHT_GRADIENTS,
+    RuntimeConfiguration,
+    settings_of,
+)
 
 LIGHT_PARAMETERS = 10**7
 """Of a model whose tensors are kept twice."""

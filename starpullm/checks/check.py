@@ -18,9 +18,9 @@ from starpullm import checks
 from starpullm.checks.cases import Asked, Case, Promise, record_cases, sharing_cases
 from starpullm.checks.result import MAX_LISTED, Finding, Outcome, Result
 from starpullm.errors import InvalidArgumentError
+from starpullm.options import RuntimeConfiguration
 
 if TYPE_CHECKING:
-    from starpullm.checks.isolation import RuntimeConfiguration
     from starpullm.checks.place import Place
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.float32]]

@@ -128,22 +128,12 @@ _INITIAL_STD: Final = 0.02
 _RESIDUAL_PROJECTIONS: Final = frozenset({"attprojw", "fcprojw"})
 
 
-def initial_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield name and array of each parameter of an untrained GPT-2, in the checkpoint's order.
+def initial_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> None:
+    """Write the checkpoint of an untrained GPT-2 in pieces, so that it needs little memory.
 
     The initialisation is that of GPT-2: weights are normally distributed with standard deviation 0.02, divided by
     sqrt(2·L) for the residual projections (attprojw, fcprojw); biases are 0 and layernorm weights 1. The padding rows
-    of wte are 0.
-
-    The generator is NumPy's PCG64: the same seed and version of NumPy give the same model.
-    """
-    random = np.random.Generator(np.random.PCG64(seed))
-    for name, shape in parameter_shapes(config).items():
-        yield name, np.concatenate(list(_initial_chunks(config, name, random))).reshape(shape)
-
-
-def initial_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> None:
-    """Write the checkpoint of the untrained model of `initial_parameters` in pieces, so that it needs little memory.
+    of wte are 0. The generator is NumPy's PCG64: the same seed and version of NumPy give the same model.
 
     If there is no room for the file, or it can't be written, which is a `FileError`, an existing one is unchanged.
     """

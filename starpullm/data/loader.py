@@ -60,25 +60,10 @@ class TokenLoader:
     shifted by one token. The rest of a shard that is too short for a step is skipped; then the next shard follows, and
     after the last shard the first. So R ranks with B sequences each read the same batch as one rank with R·B.
 
-    Parameters
-    ----------
-    paths
-        Token files or glob patterns, see `token_files`.
-    batch_size, seq_len
-        B and T.
-    rank, num_ranks
-        r and R.
-    vocab_size
-        V; all ids of all files must be below it. None: ids aren't checked.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If a size isn't positive, the rank isn't below the number of ranks, or a shard is too short for one step.
-    TokenRangeError
-        If an id isn't below V.
-    FormatError, FileError
-        If a file isn't a token file, or can't be read.
+    ``batch_size`` and ``seq_len`` are B and T, ``rank`` and ``num_ranks`` r and R. An id that isn't below
+    ``vocab_size``, V, is a `TokenRangeError`; None: ids aren't checked. `InvalidArgumentError` is raised if a size isn't
+    positive, the rank isn't below the number of ranks, or a shard is too short for one step. Other errors are those of
+    `token_files` and `TokenFile`.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import psutil
@@ -19,15 +19,13 @@ from starpullm.predict.costs import Measured, mean_durations, runtime_cost
 from starpullm.predict.graph import work_of
 from starpullm.predict.prediction import plan_of, schedule_of
 from starpullm.predict.schedule import FREE
+from starpullm.processes import Comm
 from starpullm.processes.children import Child
 from starpullm.runtime import Partition
 from starpullm.speed.worker import run_measured
 from starpullm.speed.workload import Run, Workload
 from starpullm.trace import Trace
 from starpullm.traces.merge import is_kernel
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 _PLACEMENTS = (("1x1", 1), ("2x1", 1), ("1x2", 1), ("1x1", 2))
 """Partitions and ranks that predictions are compared on, as far as the machine has the cores."""

@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 
 from starpullm.errors import MissingDependencyError, StarpullmError
-from starpullm.options import REDUCTIONS
+from starpullm.options import MAX_SECONDS, REDUCTIONS, RuntimeConfiguration
 from starpullm.pytest_plugin.items import RANK_MARKERS
 from starpullm.pytest_plugin.ranks import launched_ranks, rank_and_size
-
-if TYPE_CHECKING:
-    from starpullm.checks.isolation import RuntimeConfiguration
 
 DEFAULT_RECORDS = ("tiny", "odd", "small", "deep")
 DEFAULT_RECORDS_OF_RANKS = ("tiny", "odd", "small")
@@ -33,7 +30,6 @@ DEFAULT_THROUGHPUT_RECORD = "small"
 """It is large enough to be measured, and small enough to be quick."""
 MIN_BLOCKS = 16
 MAX_BUDGET = 0.05
-MAX_SECONDS = 7 * 24 * 3600
 
 _N = TypeVar("_N", int, float)
 
@@ -113,7 +109,7 @@ def _one_of(text: str, known: Iterable[str]) -> str:
     return text
 
 
-_seconds = _number(float, 1e-3, MAX_SECONDS, f"a positive number of seconds, at most {MAX_SECONDS}")
+_seconds = _number(float, 1e-3, MAX_SECONDS, f"a positive number of seconds, at most {MAX_SECONDS:.0f}")
 _blocks = _number(int, MIN_BLOCKS, math.inf, f"at least {MIN_BLOCKS}")
 _budget = _number(float, 0, MAX_BUDGET, f"0 to {MAX_BUDGET}")
 _seed = _number(int, -math.inf, math.inf, "an integer")
@@ -291,7 +287,6 @@ class Options:
 
     def configurations(self, ranks: int = 1) -> list[RuntimeConfiguration]:
         """Return every partition with every scheduler; the partition changes slowest."""
-        from starpullm.checks.isolation import RuntimeConfiguration
         from starpullm.runtime import DEFAULT_SCHEDULER
 
         schedulers = self.schedulers or [DEFAULT_SCHEDULER]
@@ -300,7 +295,6 @@ class Options:
     @property
     def perturbing_configurations(self) -> list[RuntimeConfiguration]:
         """The partition with the most workers, with the chosen schedulers or else with each of `PERTURBING`."""
-        from starpullm.checks.isolation import RuntimeConfiguration
         from starpullm.runtime import Partition
 
         partition = max(self._partitions(1), key=lambda text: Partition.parse(text).workers)

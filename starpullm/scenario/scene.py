@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,15 +26,13 @@ from starpullm.errors import FileError, InvalidArgumentError, StarpullmError, St
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import ModelConfig
 from starpullm.instruments import Instruments
+from starpullm.processes import Comm
 from starpullm.resume import training_state
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
 from starpullm.scenario.plain import Ids, PlainModel, Settings, new_state
 from starpullm.scenario.saved import SavedStates, complete_steps
 from starpullm.scenario.twin import Twin
 from starpullm.trainer import Trainer
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 
 class Difference(Exception):  # noqa: N818 - not an error of the library's

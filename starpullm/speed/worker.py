@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from starpullm.errors import FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.machine import processor, simd_level
 from starpullm.predict.prediction import recorded_waits
+from starpullm.processes import Comm
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import default_exit_status, guarded
 from starpullm.runtime import Partition, Runtime, runtime_options
@@ -25,9 +26,6 @@ from starpullm.speed.limit import matmul_flops, measure_peaks
 from starpullm.speed.workload import Run, Workload, all_values, make_batches, run_steps
 from starpullm.traces.merge import is_kernel
 from starpullm.trainer import Trainer
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 STEP = "step"
 """The name of the quantity that isn't an operation."""

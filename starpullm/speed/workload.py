@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,13 @@ from starpullm.options import (
     WEIGHT_GRADIENTS,
     settings_of,
 )
+from starpullm.processes import Comm
 from starpullm.processes.clocks import on_rank_0, read_clock
 from starpullm.runtime import DEFAULT_SCHEDULER, Partition
 from starpullm.schedules import number_of_pipelines
 from starpullm.trace import Trace
 from starpullm.traces.merge import on_one_clock
 from starpullm.trainer import Trainer
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 _Value = TypeVar("_Value")
 

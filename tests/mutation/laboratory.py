@@ -19,7 +19,8 @@ import numpy as np
 
 from starpullm.checks.cases import TILES, Case
 from starpullm.checks.check import Arrays, all_checks
-from starpullm.checks.isolation import Pool, RuntimeConfiguration
+from starpullm.checks.isolation import Pool
+from starpullm.options import RuntimeConfiguration
 from starpullm.checks.kernels.cases import CASES
 from starpullm.checks.place import run_check
 from starpullm.checks.result import Outcome, Result

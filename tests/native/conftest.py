@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.data.generator import generate_checkpoint, generate_tokens, initial_parameters
+from starpullm.data.generator import generate_checkpoint, generate_tokens, initial_checkpoint
 from starpullm.data.text import byte_encoding
 from starpullm.files.checkpoint import Checkpoint, write_checkpoint
 from starpullm.files.model import ModelConfig
@@ -85,7 +85,7 @@ BYTE_MODEL = ModelConfig(
 def byte_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained model whose tokens are bytes, for text."""
     path = tmp_path_factory.mktemp("models") / "bytes.bin"
-    write_checkpoint(path, Checkpoint(BYTE_MODEL, dict(initial_parameters(BYTE_MODEL, 1))))
+    initial_checkpoint(path, BYTE_MODEL, 1)
     return path
 
 

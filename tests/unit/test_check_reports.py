@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from starpullm.checks.isolation import RuntimeConfiguration
+from starpullm.options import RuntimeConfiguration
 from starpullm.checks.result import Finding, Outcome, Result, worst_of
 
 ONE = RuntimeConfiguration("2x1", "random")

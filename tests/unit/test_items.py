@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from starpullm.checks.check import all_checks
-from starpullm.checks.isolation import RuntimeConfiguration
+from starpullm.options import RuntimeConfiguration
 from starpullm.checks.items import Item, items
 from starpullm.report.left_out import LeftOut
 

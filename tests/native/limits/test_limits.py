@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from starpullm.binding import allocations
-from starpullm.checks.isolation import Pool, RuntimeConfiguration
+from starpullm.checks.isolation import Pool
+from starpullm.options import RuntimeConfiguration
 from starpullm.checks.result import Outcome, Result
 
 from . import checkpoints, operations, options, persistence, poisoned, ranks, runtimes, scarcity, states, trainers
