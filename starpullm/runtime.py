@@ -190,8 +190,7 @@ def _limit(memory_limit: int | str) -> int:
 
 def _blas_to_open(matmul: str, blas_library: str | os.PathLike[str] | None) -> str | None:
     """Return the path or name of the BLAS's library; None: no BLAS is asked for."""
-    if matmul not in MATMULS:
-        raise InvalidArgumentError(f'matmul: found "{matmul}", expected one of {", ".join(MATMULS)}')
+    place_of("matmul", matmul, MATMULS)
     if matmul == "blas":
         return find_blas(blas_library)
     if blas_library is None:

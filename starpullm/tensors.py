@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
+from starpullm.options import place_of
 
 if TYPE_CHECKING:
     from starpullm.trainer import Trainer
@@ -30,12 +31,17 @@ class TensorTable:
     """The tensors of a session, by group and name."""
 
     def __init__(self, session: structs.Handle) -> None:
-        self._groups = {group: _read_group(session, number) for number, group in enumerate(GROUPS)}
+        self._groups: dict[str, dict[str, Tensor]] = {}
+        for number, group in enumerate(GROUPS):
+            tensors = self._groups[group] = {}
+            for index in range(prototypes.call("tensor_count", number)):
+                (info,) = prototypes.results("session_tensor_info", session, number, index)
+                shape = tuple(info.dims[: info.num_dims])
+                tensors[prototypes.text(info.name)] = Tensor(index, bool(info.layered), int(info.instances), shape)
 
     def of_group(self, group: str) -> dict[str, Tensor]:
         """Return a group's tensors by name, in the library's order."""
-        if group not in self._groups:
-            raise InvalidArgumentError(f'group: found "{group}", expected one of {", ".join(GROUPS)}')
+        place_of("group", group, GROUPS)
         return self._groups[group]
 
     def named(self, group: str, name: str) -> Tensor:
@@ -44,15 +50,6 @@ class TensorTable:
         if name not in tensors:
             raise InvalidArgumentError(f'{group}: found tensor "{name}", expected one of {", ".join(tensors)}')
         return tensors[name]
-
-
-def _read_group(session: structs.Handle, group: int) -> dict[str, Tensor]:
-    table: dict[str, Tensor] = {}
-    for index in range(prototypes.call("tensor_count", group)):
-        (info,) = prototypes.results("session_tensor_info", session, group, index)
-        shape = tuple(info.dims[: info.num_dims])
-        table[prototypes.text(info.name)] = Tensor(index, bool(info.layered), int(info.instances), shape)
-    return table
 
 
 class TensorGroup(Mapping[str, NDArray[np.float32]]):

@@ -63,9 +63,12 @@ def generate_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> str:
     """
     digest = hashlib.sha256()
     with atomic_write(path) as file:
-        for piece in _checkpoint_pieces(config, seed):
-            digest.update(piece)
-            file.write(piece)
+        file.write(header := checkpoint_header(config))
+        digest.update(header)
+        for number, (name, shape) in enumerate(parameter_shapes(config).items()):
+            for chunk in _parameter_chunks(name, number, math.prod(shape), seed):
+                digest.update(piece := bytes_of(chunk, FLOAT32))
+                file.write(piece)
     return digest.hexdigest()
 
 
@@ -115,13 +118,6 @@ def _parameter_chunks(name: str, number: int, count: int, seed: int) -> Iterator
         if layernorm_weight:
             chunk += np.float32(1)
         yield chunk
-
-
-def _checkpoint_pieces(config: ModelConfig, seed: int) -> Iterator[bytes]:
-    yield checkpoint_header(config)
-    for number, (name, shape) in enumerate(parameter_shapes(config).items()):
-        for chunk in _parameter_chunks(name, number, math.prod(shape), seed):
-            yield chunk.astype("<f4", copy=False).tobytes()
 
 
 _INITIAL_STD: Final = 0.02

@@ -76,8 +76,9 @@ def predict(config: ModelConfig, workload: Workload, costs: Costs, network: Netw
     steps, workers = workload.iterations, Partition.parse(workload.partition).workers
     per_step = 1e-9 / steps
     busiest = np.bincount(plan.trace.tasks["rank"], kernels).max() / workers
-    on_the_way = _message_durations(work, network or FREE)
-    path, _ = work.order.critical_path(of_nodes + on_the_way)
+    latency, bandwidth = network or FREE
+    on_the_way = np.where(work.source < 0, 0, latency + work.bytes / bandwidth)
+    path, _ = work.order.critical_path(of_nodes + (on_the_way * 1e9).round().astype(np.int64))
     prediction = Prediction(
         configuration=workload,
         costs=str(costs),
@@ -103,12 +104,6 @@ def schedule_of(
     workers = Partition.parse(workload.partition).workers
     schedule = run(work, of_nodes, priorities, workers=workers, scheduler=workload.scheduler, network=network)
     return schedule, of_nodes
-
-
-def _message_durations(work: Work, network: Network) -> NDArray[np.int64]:
-    seconds = np.where(work.source < 0, 0, network.latency + work.bytes / network.bandwidth)
-    durations: NDArray[np.int64] = (seconds * 1e9).round().astype(np.int64)
-    return durations
 
 
 def waits_of(trace: Trace, work: Work, schedule: Schedule) -> dict[str, float]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
+from starpullm.options import place_of
 from starpullm.predict.graph import Work
 
 _TIME = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -86,10 +87,7 @@ def run(
     Durations, in nanoseconds, and priorities are those of each node; durations of messages are added to what the
     network takes. A scheduler that isn't one of `SCHEDULERS` is an `InvalidArgumentError`.
     """
-    if scheduler not in SCHEDULERS:
-        raise InvalidArgumentError(
-            f'scheduler: found "{scheduler}", expected one that the model knows: {", ".join(SCHEDULERS)}'
-        )
+    place_of("scheduler", scheduler, SCHEDULERS)
     if scheduler == "eager":
         priorities = np.zeros_like(priorities)
     return _Run(work, durations, priorities, workers, network, queues=workers if scheduler == "lws" else 1).result()

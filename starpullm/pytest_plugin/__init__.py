@@ -79,7 +79,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     validation = validation_of(metafunc.config)
     validation.require_options()
-    ranks = validation.ranks_of(metafunc.definition)
+    is_marked = any(metafunc.definition.get_closest_marker(name) for name in RANK_MARKERS)
+    ranks = validation.ranks if is_marked else 1
     if _is_ours(metafunc, "starpullm_configuration"):
         places: Sequence[RuntimeConfiguration | UnknownMachineError]
         try:

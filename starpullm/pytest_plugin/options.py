@@ -17,7 +17,6 @@ import pytest
 
 from starpullm.errors import MissingDependencyError, StarpullmError
 from starpullm.options import MAX_SECONDS, REDUCTIONS, RuntimeConfiguration
-from starpullm.pytest_plugin.items import RANK_MARKERS
 from starpullm.pytest_plugin.ranks import launched_ranks, rank_and_size
 
 DEFAULT_RECORDS = ("tiny", "odd", "small", "deep")
@@ -76,10 +75,6 @@ def _partition(text: str, folder: Path) -> str:
         return text if text == "all" else str(Partition.parse(text))
     except StarpullmError as error:
         raise ValueError(f"{error}, or all") from error
-
-
-def _reduction(text: str, folder: Path) -> str:
-    return _one_of(text, REDUCTIONS)
 
 
 def _name(text: str, folder: Path) -> str:
@@ -183,7 +178,7 @@ class Options:
     chosen_sub_batches = _list(
         "N,…", (), _count_or_all, "sub-batches, or all; default: 1 and one per sequence", "sub_batches"
     )
-    reductions = _list("NAME,…", REDUCTIONS, _reduction, "reductions of gradients; default: ordered,tree,redux")
+    reductions = _list("NAME,…", REDUCTIONS, lambda text, _: _one_of(text, REDUCTIONS), "reductions of gradients; default: ordered,tree,redux")
     records = _list(
         "RECORD,…",
         lambda options: DEFAULT_RECORDS if options.ranks == 1 else DEFAULT_RECORDS_OF_RANKS,
@@ -279,11 +274,6 @@ class Options:
             middle = {counts[len(counts) // 2]} if record in THRESHOLD_RECORDS else set()
             return sorted({1, batch_size} | middle)
         return [count for count in counts if count in chosen or "all" in chosen]
-
-    def ranks_of(self, test: pytest.Item) -> int:
-        """Return on how many ranks a test's checks run: on all of this run if it is marked so, otherwise on one."""
-        marked = any(test.get_closest_marker(name) for name in RANK_MARKERS)
-        return self.ranks if marked else 1
 
     def configurations(self, ranks: int = 1) -> list[RuntimeConfiguration]:
         """Return every partition with every scheduler; the partition changes slowest."""

@@ -72,7 +72,7 @@ class Scene:
             if first:
                 generate_checkpoint(self.folder / "generated.bin", self.config, seed)
             self.runtime = Runtime(partition, scheduler, comm)
-            exits.callback(self._close_runtime)
+            exits.callback(lambda: self.runtime.close())  # which may be another one by then
             self._exits = exits.pop_all()
 
     def __enter__(self) -> Self:
@@ -255,9 +255,6 @@ class Scene:
         one_thread = self.runtime.partition == (1, 1) and reduction != "redux"
         _require(not instruments.get("audit") or (one_thread and not any(twin.audited for twin in self)))
         _require(self._comm is None or not {"audit", "poison"} & set(instruments))
-
-    def _close_runtime(self) -> None:
-        self.runtime.close()
 
     def _twin(self, who: str) -> Twin:
         _require(who in self._twins)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from starpullm.errors import InvalidArgumentError
+from starpullm.options import place_of
 
 SCHEDULES = ("constant", "cosine")
 
@@ -30,8 +31,7 @@ class Schedule:
     """The number of the run's last step."""
 
     def __post_init__(self) -> None:
-        if self.kind not in SCHEDULES:
-            raise InvalidArgumentError(f'schedule: found "{self.kind}", expected one of {", ".join(SCHEDULES)}')
+        place_of("schedule", self.kind, SCHEDULES)
         if not 0 <= self.warm_up_steps <= self.num_steps:
             raise InvalidArgumentError(
                 f"warm-up steps: found {self.warm_up_steps}, expected 0 to {self.num_steps}, the number of steps"

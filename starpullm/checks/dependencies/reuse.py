@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -110,7 +111,8 @@ def _without_reuse(flow: TaskFlow, steps: Sequence[int]) -> TaskGraph:
                 current[handle] = len(originals)
                 originals.append(handle)
         renamed.append([(current[handle], mode) for handle, mode in accesses])
-    return graph_of(renamed).with_handles(originals)
+    graph = graph_of(renamed)
+    return replace(graph, handle=np.array(originals, np.int64)[graph.handle])
 
 
 def _num_pairs(graph: TaskGraph) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
@@ -77,13 +76,15 @@ class KernelBits(Check):
         count = CASES[kernel].number if cases is None else cases
         compared = 0
         found: list[tuple[int, OfLevel]] = []
-        fences = Fences()
-        with _caches_kept() as present:
+        fences, present = Fences(), present_caches()
+        try:
             for case in (make_case(kernel, seed, number) for number in range(count)):
                 fit_caches(*(case.caches or present))
                 elements, of_case = compare_levels(case, functions, outputs, fences)
                 compared += elements
                 found += [(elements, finding) for finding in of_case]
+        finally:
+            fit_caches(*present)
         found.sort(key=lambda entry: entry[0])  # those of the smallest case first
         environment = prototypes.text(prototypes.call("float_environment"))
         return self.judge([finding for _, finding in found], compared, tuple(functions), environment, cases=count)
@@ -133,16 +134,6 @@ def compare_levels(
 def _inputs(case: Case, outputs: Collection[str]) -> dict[str, Buffer]:
     arguments = case.arguments.items()
     return {name: value for name, value in arguments if isinstance(value, Buffer) and name not in outputs}
-
-
-@contextmanager
-def _caches_kept() -> Iterator[tuple[int, int]]:
-    """Give the present sizes of caches, and set them again."""
-    present = present_caches()
-    try:
-        yield present
-    finally:
-        fit_caches(*present)
 
 
 # ---- One level ----
