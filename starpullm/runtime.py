@@ -82,8 +82,8 @@ class Runtime(Resource):
         sequential call for each thread's part of the outputs. Then no result is strict: errors have their usual bounds,
         and bits depend on the BLAS, the processor and the partition.
     blas_library
-        With ``"blas"``: a CBLAS (OpenBLAS, MKL, BLIS, ...), by its path or its name for pkg-config or the dynamic
-        linker, such as ``openblas``; None: the first that is found (``starpullm doctor`` shows it).
+        With ``"blas"``: a CBLAS (OpenBLAS, MKL, BLIS, ...), by its path or its name for the dynamic linker, such
+        as ``openblas``; None: the first that is found (``starpullm doctor`` shows it).
     offload, memory_limit
         A folder on a disk, and the most bytes of trainers' data in memory, as a number or a text such as ``12G``: data
         that aren't used move to a file without a name in the folder. The bits are the same. On one rank, and not with

@@ -255,28 +255,18 @@ class Trainer(Resource):
         ``if runtime.rank == 0``, it waits for ever. Each gets the whole tensor, with the activations of all ranks'
         sequences.
 
-        Parameters
-        ----------
-        group
-            One of ``params``, ``grads``, ``m``, ``v``, ``activations``, ``activation_grads``.
-        name
-            Parameters, also of ``grads``, ``m``, ``v``: wte (Vp, C), wpe (maxT, C), ln1w, ln1b (C), qkvw (3C, C),
-            qkvb (3C), attprojw (C, C), attprojb (C), ln2w, ln2b (C), fcw (4C, C), fcb (4C), fcprojw (C, 4C),
-            fcprojb (C), lnfw, lnfb (C). Activations and their gradients: encoded, ln1, atty, attproj, residual2, ln2,
-            fcproj, residual3, lnf (B, T, C), ln1_mean, ln1_rstd, ln2_mean, ln2_rstd, lnf_mean, lnf_rstd, losses
-            (B, T), qkv (B, T, 3C), preatt, att (B, NH, T, T), fch, fch_gelu (B, T, 4C), logits, probs (B, T, Vp).
-        layer
-            Number of the layer. None: all layers of the tensor if it has any, with a first dimension L.
+        Groups are ``params``, ``grads``, ``m``, ``v``, ``activations`` and ``activation_grads``. The parameters, also of
+        ``grads``, ``m``, ``v``, are wte (Vp, C), wpe (maxT, C), ln1w, ln1b (C), qkvw (3C, C), qkvb (3C), attprojw
+        (C, C), attprojb (C), ln2w, ln2b (C), fcw (4C, C), fcb (4C), fcprojw (C, 4C), fcprojb (C), lnfw, lnfb (C). The
+        activations and their gradients are encoded, ln1, atty, attproj, residual2, ln2, fcproj, residual3, lnf
+        (B, T, C), ln1_mean, ln1_rstd, ln2_mean, ln2_rstd, lnf_mean, lnf_rstd, losses (B, T), qkv (B, T, 3C), preatt,
+        att (B, NH, T, T), fch, fch_gelu (B, T, 4C), logits, probs (B, T, Vp). Without a ``layer``, a tensor that has
+        layers is returned with all of them and a first dimension L.
 
-        Raises
-        ------
-        InvalidArgumentError
-            If there is no such group, tensor or layer.
-        StateError
-            If the trainer is closed, or the tensor's layers share buffers (see ``keep_activations``, ``recompute`` and
-            ``weight_gradients``), or its value was dropped (see ``Runtime``, ``offload_plan``).
-        RuntimeFailureError
-            If a task has failed: the tensor may have been computed from what it left.
+        `InvalidArgumentError` is raised if there is no such group, tensor or layer, and `StateError` if the trainer is
+        closed, the tensor's layers share buffers (see ``keep_activations``, ``recompute`` and ``weight_gradients``), or
+        its value was dropped (see ``Runtime``, ``offload_plan``). After a task has failed, which is a
+        `RuntimeFailureError`, the tensor may have been computed from what it left.
         """
         tensor = self._tensors.named(group, name)
         if not tensor.layered and layer is not None:

@@ -108,7 +108,7 @@ blas_library = click.option(
     "--blas-library",
     metavar="PATH|NAME",
     show_default="the first one found",
-    help="CBLAS library: its path, or its name for pkg-config or the dynamic linker.",
+    help="CBLAS library: its path, or its name for the dynamic linker.",
 )
 limited_memory = _together(
     click.option(
