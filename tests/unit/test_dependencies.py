@@ -329,8 +329,7 @@ def test_activations_reused_by_the_next_iteration_cost_nothing() -> None:
     assert result.outcome is Outcome.PASSED
     assert (result.measured, result.limit) == (0, 0)
     assert result.facts["critical_path"] == result.facts["critical_path_without_reuse"]
-    # The first operation waits for its own weight's update, and so for all of the step before but the other gradient.
-    assert (result.facts["not_implied"], result.compared > 2) == (2, True)
+    assert result.compared > 2
 
 
 def test_reuse_that_makes_wait_is_measured() -> None:
@@ -344,11 +343,9 @@ def test_reuse_that_makes_wait_is_measured() -> None:
     assert paths == pytest.approx((0.11, 0.08))
     edge = "work (step 0) → work (step 1): write after read of h0"
     assert result.lines() == [
-        f"handle reuse: failed: reused buffers lengthen the critical path (2 in 1 added edges): on the critical path: "
-        f"{edge}; critical path 0.110000 s, without reuse 0.080000 s; 1 edges not implied",
-        f"  not implied: 1 edges of h0, for example {edge}",
+        f"handle reuse: failed: reused buffers lengthen the critical path (1 in 1 added edges): on the critical path: "
+        f"{edge}; critical path 0.110000 s, without reuse 0.080000 s",
     ]
-    assert (result.compared, result.facts["not_implied"]) == (1, 1)
     # Both chains are of one step: across steps nothing is reused.
     with pytest.raises(InvalidArgumentError, match="nothing was compared: 0 added edges compared"):
         check_reuse(make_trace(flow), durations)
@@ -370,11 +367,10 @@ def test_without_reuse_only_true_dependences_remain(flow: Flow, data: st.DataObj
     added = {(edge.before, edge.after) for edge in edges} - true
     assume(added)
     result = check_reuse(make_trace(flow, steps=range(len(flow))), np.array(durations))
-    paths = closure(len(flow), true)
     ends: list[int] = []
     for task, duration in enumerate(durations):
         ends.append(duration + max((ends[before] for before, after in true if after == task), default=0))
-    assert (result.compared, result.facts["not_implied"]) == (len(added), sum(not paths[edge] for edge in added))
+    assert result.compared == len(added)
     assert result.facts["critical_path_without_reuse"] == pytest.approx(max(ends) * 1e-9)
     assert result.measured is not None
     assert result.measured >= 0
