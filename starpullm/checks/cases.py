@@ -196,16 +196,11 @@ def one_record(asked: Asked, ranks: int) -> Iterator[Case]:
 def find_record(name: str) -> GoldenRecord:
     """Return the shipped record of this name, or else the record in the file of this name.
 
-    The name of a shipped record may end in ``.json``, if there is no such file. A file that isn't a record or can't be
-    read raises a `FormatError` or a `FileError`.
+    A file that isn't a record or can't be read raises a `FormatError` or a `FileError`.
     """
-    shipped = name.removesuffix(".json")
-    if shipped in SHIPPED_RECORDS and (shipped == name or not Path(name).exists()):
-        return shipped_record(shipped)
-    if not Path(name).suffix and not Path(name).exists():
-        raise FileError(
-            f"{name}: no such file, expected one or the name of a shipped record: {', '.join(SHIPPED_RECORDS)}",
-            errno.ENOENT,
-            name,
-        )
+    if name in SHIPPED_RECORDS:
+        return shipped_record(name)
+    if not Path(name).exists():
+        known = f"expected one or the name of a shipped record: {', '.join(SHIPPED_RECORDS)}"
+        raise FileError(f"{name}: no such file, {known}", errno.ENOENT, name)
     return GoldenRecord.load(name)

@@ -114,7 +114,7 @@ def test_parity_says_which_records_are_left_out() -> None:
 
 
 def test_parity_finds_shipped_records() -> None:
-    run = run_cli("parity", "tiny.json").check()
+    run = run_cli("parity", "tiny").check()
     assert run.stdout.splitlines()[-1] == "parity: 570 tensors over 3 steps, 0 differ"
     assert_command_refused(run_cli("parity", "tinny"), "tinny: no such file", "shipped record: tiny, odd, small")
 
