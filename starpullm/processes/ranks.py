@@ -230,9 +230,6 @@ def meet(comm: Comm, seconds: float | None = None) -> bool:
     return True
 
 
-# ---- How it works ----
-
-
 @dataclass(frozen=True)
 class _Reason:
     """Why a rank fails: its exit status, a sentence unless it was written before, and the traceback of a defect."""

@@ -110,9 +110,6 @@ _count = _number(int, 1, math.inf, "positive numbers separated by commas")
 _positive = _number(int, 1, math.inf, "positive numbers separated by commas, or all")
 
 
-# ---- The table ----
-
-
 @dataclass
 class Option:
     """An option ``--starpullm-NAME``, in the ini file ``starpullm_NAME``: an attribute of `Options` of that name."""
@@ -228,8 +225,6 @@ class Options:
             return None, option.option, folder
         return value, option.ini, self._config.inipath.parent if self._config.inipath else folder
 
-    # ---- What they choose ----
-
     @property
     def report_is_folder(self) -> bool:
         """Whether ``--starpullm-report`` names a folder: not FILE.json, and nothing else that exists."""
@@ -301,8 +296,6 @@ class Options:
         groups = (["1x1", *reversed(own)] if text == "all" else [text] for text in self.partition)
         return list(dict.fromkeys(chain(*groups)))
 
-    # ---- What depends on the machine ----
-
     @property
     def machine(self) -> dict[str, Any]:
         """The results of ``starpullm doctor --json``, from a process of its own."""
@@ -343,8 +336,6 @@ class Options:
                 _one_of(name, self.machine["schedulers"])
         except ValueError as error:
             raise pytest.UsageError(f"{self.label('schedulers')}: {error}") from error
-
-    # ---- Checking all others ----
 
     def check_options(self) -> None:
         """Raise a usage error for the first option that can't be satisfied, as far as the machine doesn't matter."""

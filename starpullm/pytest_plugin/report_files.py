@@ -44,8 +44,6 @@ class ReportFiles:
         """Doesn't change in a run; to find it, all records are read."""
         self._start = time.time()
 
-    # Hooks of pytest
-
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Keep those of the deselected tests that use the plugin."""
         self._deselected += filter(uses_plugin, items)
@@ -66,8 +64,6 @@ class ReportFiles:
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Say that a test has ended, when the next one begins: so the files mostly name the test that is running."""
         self._running.pop(nodeid, None)
-
-    # At the end of the session
 
     def finish(self, session: pytest.Session) -> None:
         """Write the final state to ``--starpullm-report`` or into pytest's cache, if a test uses the plugin."""
@@ -90,8 +86,6 @@ class ReportFiles:
 
             document["throughput"] = measurements(self._config)
         self._write_last(path, document, session)
-
-    # Implementation
 
     @property
     def _writes_folder(self) -> bool:

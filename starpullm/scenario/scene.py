@@ -87,8 +87,6 @@ class Scene:
             for twin in self:
                 self._exits.callback(twin.trainer.close)
 
-    # ---- The calls of a story ----
-
     def open(self, who: str, *, start: str = "", **options: Any) -> None:
         """Open a trainer with the last "state" or "checkpoint", or else with the generated model.
 
@@ -245,8 +243,6 @@ class Scene:
         for who in list(self._twins):
             self.close(who)
 
-    # ---- What they use ----
-
     def __iter__(self) -> Iterator[Twin]:
         return iter(self._twins.values())
 
@@ -310,9 +306,6 @@ kill -STOP $PPID
 timeout 10 sh -c 'while grep -q "^State:.[RSD]" /proc/$0/task/*/status; do :; done' $PPID && cp -a "$1/." "$2"
 """
 """Stopping takes effect in each thread at a time of its own."""
-
-
-# ---- Refusals ----
 
 
 def _tokens(trainer: Trainer, *last: int) -> list[Ids]:

@@ -91,9 +91,6 @@ def tell(story: Story, directory: Path, comm: Comm | None = None) -> Ending:
     return Ending(compared)
 
 
-# ---- Drawing ----
-
-
 def any_of(*values: Any) -> Callable[[Random], Any]:
     """Return a function that draws one of the values."""
     return lambda random: random.choice(values)
@@ -238,9 +235,6 @@ def _draw_sizes(random: Random) -> dict[str, int]:
         "channels": heads * head_size,
         "padded_vocab_size": words + padding,
     }
-
-
-# ---- Shrinking ----
 
 
 def shrink(story: Story, ends_alike: Callable[[Story], bool]) -> Story:

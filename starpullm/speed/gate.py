@@ -123,9 +123,6 @@ def compare_builds(
     )
 
 
-# ---- Judging ----
-
-
 def _changes(series: Sequence[Sequence[Mapping[str, float]]], tasks: Mapping[str, int], budget: float) -> list[Change]:
     """Return the changes of all quantities of the new build, the baseline and the control, the step first."""
     # An operation that only one of the two builds has can't be compared; the step includes its time.

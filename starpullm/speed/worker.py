@@ -83,9 +83,6 @@ def _exit_status(error: BaseException) -> int:
     return REFUSED if isinstance(error, tuple(REFUSALS.values())) else default_exit_status(error)
 
 
-# ---- One measurement ----
-
-
 def _throughput(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict[str, Any]:
     """Measure a workload; all ranks return the same.
 
@@ -143,9 +140,6 @@ def _times(workload: Workload, run: Run) -> dict[str, Any]:
         "waits": recorded_waits(run.trace) if workers > 1 and workload.ranks == 1 else {},
         "tasks_per_step": int(is_kernel(run.trace).sum()) / workload.iterations,
     }
-
-
-# ---- Turns ----
 
 
 def _turn(workload: Workload, checkpoint: Path, comm: Comm | None, *, is_first: bool) -> dict[str, Any]:

@@ -116,9 +116,6 @@ def _inputs(case: Case, outputs: Collection[str]) -> dict[str, Buffer]:
     return {name: value for name, value in arguments if isinstance(value, Buffer) and name not in outputs}
 
 
-# ---- One level ----
-
-
 def _call(function: Function, case: Case, outputs: Mapping[str, Words], thread: int, threads: int) -> None:
     """Call a kernel as one thread of a team, with its outputs in other memory than the case's."""
     arguments = {
