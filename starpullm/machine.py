@@ -129,7 +129,9 @@ def inspect_machine() -> dict[str, Any]:
     return {
         **_copied(build, "version", "compiler", "compiler_flags", "build_type", "starpu_prefix"),
         **_copied(machine, "starpu_version", "starpu_max_workers", "starpu_max_contexts", "starpu_max_nodes"),
-        **_copied(machine, "processor", "cores", "processing_units", "numa_nodes", "simd_level", "l1_cache", "l2_cache"),
+        **_copied(
+            machine, "processor", "cores", "processing_units", "numa_nodes", "simd_level", "l1_cache", "l2_cache"
+        ),
         "library": str(find_library()),
         "starpu_built_against": prototypes.text(build.starpu_version),
         "starpu_handle_bytes": handle_bytes(machine.starpu_max_nodes),

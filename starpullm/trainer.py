@@ -255,7 +255,7 @@ class Trainer(Resource):
         ``if runtime.rank == 0``, it waits for ever. Each gets the whole tensor, with the activations of all ranks'
         sequences.
 
-        Groups are ``params``, ``grads``, ``m``, ``v``, ``activations`` and ``activation_grads``. The parameters, also of
+        Groups are ``params``, ``grads``, ``m``, ``v``, ``activations``, ``activation_grads``. The parameters, also of
         ``grads``, ``m``, ``v``, are wte (Vp, C), wpe (maxT, C), ln1w, ln1b (C), qkvw (3C, C), qkvb (3C), attprojw
         (C, C), attprojb (C), ln2w, ln2b (C), fcw (4C, C), fcb (4C), fcprojw (C, 4C), fcprojb (C), lnfw, lnfb (C). The
         activations and their gradients are encoded, ln1, atty, attproj, residual2, ln2, fcproj, residual3, lnf

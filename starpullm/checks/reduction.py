@@ -126,9 +126,7 @@ class GradientBounds(Check):
             inputs, _ = generate_tokens(seed, number, golden.batch_size, golden.seq_len, golden.model.vocab_size)
             return on_rank_0(trainer, lambda tensor: self.judge(tensor, trainer.config, inputs, compared))
 
-    def judge(
-        self, tensor: ReadTensor, config: ModelConfig, inputs: NDArray[np.integer], compared: int = 0
-    ) -> Result:
+    def judge(self, tensor: ReadTensor, config: ModelConfig, inputs: NDArray[np.integer], compared: int = 0) -> Result:
         """Compare every parameter gradient of the last step with its sum; arguments as ``errors``.
 
         ``compared`` is the number of elements of activations that have been compared before.

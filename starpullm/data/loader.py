@@ -61,9 +61,9 @@ class TokenLoader:
     after the last shard the first. So R ranks with B sequences each read the same batch as one rank with R·B.
 
     ``batch_size`` and ``seq_len`` are B and T, ``rank`` and ``num_ranks`` r and R. An id that isn't below
-    ``vocab_size``, V, is a `TokenRangeError`; None: ids aren't checked. `InvalidArgumentError` is raised if a size isn't
-    positive, the rank isn't below the number of ranks, or a shard is too short for one step. Other errors are those of
-    `token_files` and `TokenFile`.
+    ``vocab_size``, V, is a `TokenRangeError`; None: ids aren't checked. An `InvalidArgumentError` is raised if a size
+    isn't positive, the rank isn't below the number of ranks, or a shard is too short for one step. Other errors are
+    those of `token_files` and `TokenFile`.
     """
 
     def __init__(

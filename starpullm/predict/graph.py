@@ -69,6 +69,6 @@ def work_of(trace: Trace, owners: NDArray[np.int64], ranks: int) -> Work:
                 copies.pop(handle, None)
                 if owner[handle] != rank:
                     send(MESSAGE, handle, rank, handle, owner[handle])
-    table = np.array(nodes, np.int64).reshape(-1, 4)
+    tasks, destinations, sources, lengths = np.array(nodes, np.int64).reshape(-1, 4).T
     order = graph_of(accesses)
-    return Work(*table.T, replace(order, handle=order.handle // ranks))
+    return Work(tasks, destinations, sources, lengths, replace(order, handle=order.handle // ranks))

@@ -173,7 +173,12 @@ class Options:
     chosen_sub_batches = _list(
         "N,…", (), _count_or_all, "sub-batches, or all; default: 1 and one per sequence", "sub_batches"
     )
-    reductions = _list("NAME,…", REDUCTIONS, lambda text, _: _one_of(text, REDUCTIONS), "reductions of gradients; default: ordered,tree,redux")
+    reductions = _list(
+        "NAME,…",
+        REDUCTIONS,
+        lambda text, _: _one_of(text, REDUCTIONS),
+        "reductions of gradients; default: ordered,tree,redux",
+    )
     records = _list(
         "RECORD,…",
         lambda options: DEFAULT_RECORDS if options.ranks == 1 else DEFAULT_RECORDS_OF_RANKS,

@@ -10,6 +10,7 @@ from starpullm.report.document import Document, grouped
 from starpullm.report.failures import failure_anchor
 from starpullm.speed.verdict import was_disturbed
 
+
 class Row(NamedTuple):
     """Where the runs of a row took place."""
 

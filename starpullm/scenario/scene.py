@@ -72,7 +72,7 @@ class Scene:
             if first:
                 generate_checkpoint(self.folder / "generated.bin", self.config, seed)
             self.runtime = Runtime(partition, scheduler, comm)
-            exits.callback(lambda: self.runtime.close())  # which may be another one by then
+            exits.callback(lambda: self.runtime.close())  # noqa: PLW0108 - it may be another one by then
             self._exits = exits.pop_all()
 
     def __enter__(self) -> Self:

@@ -5,7 +5,6 @@ Size letters: B batch, T sequence length, C channels, L layers, Vp padded vocabu
 
 from __future__ import annotations
 
-
 from starpullm.files.model import ModelConfig
 from starpullm.machine import peak_gflops
 from starpullm.processes import Comm

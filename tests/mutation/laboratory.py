@@ -20,14 +20,13 @@ import numpy as np
 from starpullm.checks.cases import TILES, Case
 from starpullm.checks.check import Arrays, all_checks
 from starpullm.checks.isolation import Pool
-from starpullm.options import RuntimeConfiguration
 from starpullm.checks.kernels.cases import CASES
 from starpullm.checks.place import run_check
 from starpullm.checks.result import Outcome, Result
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
-from starpullm.options import OFFLOAD_PLANS
+from starpullm.options import OFFLOAD_PLANS, RuntimeConfiguration
 from starpullm.processes.children import Answered, Hung, Reply
 from starpullm.processes.endings import Completed, Job, TimedOut
 from starpullm.processes.job import run_job

@@ -14,7 +14,6 @@ import pytest
 
 from starpullm.data.generator import generate_checkpoint, generate_tokens, initial_checkpoint
 from starpullm.data.text import byte_encoding
-from starpullm.files.checkpoint import Checkpoint, write_checkpoint
 from starpullm.files.model import ModelConfig
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record

@@ -13,12 +13,12 @@ import pytest
 
 from starpullm.checks.cases import Case, find_record
 from starpullm.checks.isolation import Pool
-from starpullm.options import RuntimeConfiguration
 from starpullm.checks.place import Place, run_check
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.training import new_trainer
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
+from starpullm.options import RuntimeConfiguration
 from starpullm.processes.children import Answered, Raised
 
 CASE = Case("tiny", 1, "ordered")._asdict()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from starpullm.checks.check import all_checks
-from starpullm.options import RuntimeConfiguration
 from starpullm.checks.items import Item, items
+from starpullm.options import RuntimeConfiguration
 from starpullm.report.left_out import LeftOut
 
 

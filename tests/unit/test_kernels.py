@@ -5,11 +5,6 @@ That the library's own kernels pass is shown by the suite, and that it finds wro
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
-import mmap
-import os
-import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count, pairwise
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +88,7 @@ def typical_durations(trace: Trace) -> NDArray[np.int64]:
 
 def _without_reuse(flow: TaskFlow, steps: Sequence[int]) -> TaskGraph:
     """Return the order of the flow with fresh handles; the handles of its edges aren't those of the trace."""
-    fresh = count()
+    fresh = 0
     current: dict[int, int] = {}  # for each handle the one that stands for it
     renewed: dict[int, int] = {}  # for each handle the step in which it last got a fresh one
     renamed = []
@@ -98,6 +98,7 @@ def _without_reuse(flow: TaskFlow, steps: Sequence[int]) -> TaskGraph:
             if is_first_write:
                 renewed[handle] = step
             if is_first_write or handle not in current:
-                current[handle] = next(fresh)
+                current[handle] = fresh
+                fresh += 1
         renamed.append([(current[handle], mode) for handle, mode in accesses])
     return graph_of(renamed)

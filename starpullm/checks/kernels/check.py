@@ -32,6 +32,7 @@ _NAN: Final = np.uint32(0x7FC00000)
 Function: TypeAlias = Callable[..., None]
 """A kernel, as `starpullm.binding.kernels.Kernel` is called."""
 
+
 @check
 class KernelBits(Check):
     """Compare a kernel of every SIMD level of this machine with the plain kernel, bit for bit, in random cases.

@@ -100,7 +100,11 @@ def find_growth_of_each(
             compared += found["compared"]
     finally:
         gc.unfreeze()
-    return {"compared": compared, "findings": findings, "note": f"{len(operations)} operations, {repetitions} times each"}
+    return {
+        "compared": compared,
+        "findings": findings,
+        "note": f"{len(operations)} operations, {repetitions} times each",
+    }
 
 
 def _together(call: Callable[[], object], comm: Comm) -> Callable[[], None]:

@@ -10,8 +10,8 @@ import pytest
 
 from starpullm.binding import allocations
 from starpullm.checks.isolation import Pool
-from starpullm.options import RuntimeConfiguration
 from starpullm.checks.result import Outcome, Result
+from starpullm.options import RuntimeConfiguration
 
 from . import checkpoints, operations, options, persistence, poisoned, ranks, runtimes, scarcity, states, trainers
 from .refusals import refused_tasks
