@@ -103,18 +103,13 @@ class Asked(Protocol):
 
     seed: int
     llmc_library: Path | None
-
-    @property
-    def records(self) -> Sequence[str]:
-        """The chosen records: names of shipped ones, paths of others."""
+    records: Sequence[str]
+    """Names of shipped ones, paths of others."""
+    reductions: Sequence[str]
 
     @property
     def parity_records(self) -> Sequence[str]:
         """The records that only parity is checked with."""
-
-    @property
-    def reductions(self) -> Sequence[str]:
-        """The chosen reduction modes."""
 
     def sub_batches(self, record: str, ranks: int = 1) -> list[int]:
         """Return the chosen numbers of sub-batches that divide each rank's part of a record's batch."""

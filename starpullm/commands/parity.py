@@ -85,8 +85,6 @@ def command(**values: Any) -> None:
             ERR.print(f"note: {entry.what} is left out: {entry.reason}")
         places = list(product(run.partitions, run.schedulers))
         steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
-        if steps == 0:
-            raise InvalidArgumentError("partitions, schedulers: expected at least one; nothing would be compared")
         with (
             tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name,
             progress_bar(hidden=run.as_json) as progress,

@@ -28,6 +28,7 @@ PERTURBING = ("eager", "random", "lws", "prio", "dmda", "ws")
 DEFAULT_THROUGHPUT_RECORD = "small"
 """It is large enough to be measured, and small enough to be quick."""
 MIN_BLOCKS = 16
+"""With fewer rounds the bootstrap's standard error is not reliable."""
 MAX_BUDGET = 0.05
 
 _N = TypeVar("_N", int, float)

@@ -17,9 +17,9 @@ class Chosen:
     """Options that choose tiny with one and two sub-batches, on given partitions."""
 
     seed = 7
-    records: tuple[str, ...] = ("tiny",)
-    parity_records = ("single",)
-    reductions = ("ordered", "tree", "redux")
+    records: Sequence[str] = ("tiny",)
+    parity_records: Sequence[str] = ("single",)
+    reductions: Sequence[str] = ("ordered", "tree", "redux")
     llmc_library: Path | None = None
 
     def __init__(self, *partitions: str) -> None:

@@ -9,14 +9,14 @@ import pytest
 from starpullm.options import MAX_SECONDS
 from starpullm.pytest_plugin import options
 from starpullm.pytest_plugin.options import OPTIONS
-from starpullm.speed.gate import BUDGET, MIN_ROUNDS
+from starpullm.speed.gate import BUDGET
 from starpullm.speed.turns import ROUNDS
 from starpullm.speed.verdict import RESOLUTION
 
 
 def test_defaults_are_those_of_the_package() -> None:
     assert {name: OPTIONS[name].default for name in ("blocks", "budget")} == {"blocks": ROUNDS, "budget": BUDGET}
-    assert (options.MIN_BLOCKS, options.MAX_BUDGET) == (MIN_ROUNDS, RESOLUTION)
+    assert options.MAX_BUDGET == RESOLUTION
 
 
 @pytest.mark.parametrize("name", ["time_limit", "wait_limit"])
