@@ -101,7 +101,7 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("partitions", ", ".join(machine["partitions"])),
         ("kernels", machine["simd_level"]),
         ("vector functions", ", ".join(vector_functions) or "none"),
-        ("BLAS", f"{machine['blas'] or 'none found'}; used only with --matmul blas"),
+        ("BLAS", f"{machine['blas'] or 'none found'}; used only with --matmul blas, which isn't strict"),
         ("MPI", f"{machine['mpirun'] or 'none found'}; this build runs {of_ranks}"),
         ("libm", f"{'known: ' if machine['libm_known'] else 'unknown: not '}comparable with golden records"),
         ("float environment", machine["float_environment"] or "as required"),
@@ -256,10 +256,6 @@ def _notes(machine: Any, environment: str, vectors: Mapping[str, Mapping[str, An
         yield f"floating-point environment of this thread: {environment}; kernels set their own"
     if machine.synthetic:
         yield "the topology is synthetic: threads aren't bound, and measured times mean nothing"
-    yield (
-        "a BLAS is used only with --matmul blas, and then no result is strict; otherwise the library computes all "
-        "matmuls itself, in the order of the arithmetic contract"
-    )
     if prototypes.text(machine.starpu_version) == "1.4.10":
         yield (
             "StarPU 1.4.10 has two known deadlocks with parallel workers (T > 1), corrected on its branch starpu-1.4: "
