@@ -260,7 +260,7 @@ def test_parity_of_broken_records(tmp_path: Path) -> None:
     broken = tmp_path / "[x] broken.json"
     broken.write_text('{"config": ')
     assert_command_refused(run_cli("parity", broken), str(broken), "JSON")
-    assert_command_refused(run_cli("parity", tmp_path / "none.json"), "none.json", "No such file")
+    assert_command_refused(run_cli("parity", tmp_path / "none.json"), "none.json", "no such file")
     assert_command_refused(run_cli("parity", tmp_path), str(tmp_path), "directory")
 
     def hash_of(key: str) -> Path:
