@@ -37,17 +37,7 @@ class StateError(StarpullmError, RuntimeError):
 
 
 class FileError(StarpullmError, OSError):
-    """Raised when the operating system refuses to open, read or write a file.
-
-    Parameters
-    ----------
-    message
-        The whole message.
-    errno
-        The operating system's error number, where it is known.
-    filename
-        The file, where it is known.
-    """
+    """Raised when the operating system refuses to open, read or write a file; its number and the file may be known."""
 
     def __init__(self, message: str, errno: int | None = None, filename: str | None = None) -> None:
         super().__init__(message)

@@ -13,24 +13,16 @@ class Instruments:
 
     They are chosen when the trainer is created, because its buffers are allocated for them. ``Observer`` in
     ``starpullm.checks.observer`` returns what they found.
-
-    Parameters
-    ----------
-    audit
-        Memory is protected outside of tasks, and the first access to each page is compared with the task's declaration.
-        Only on one rank with partition 1x1, not with the reduction ``redux``, and without ``save_state``.
-    poison
-        Buffers that a task only writes are filled with a signalling NaN before the task, and so are, between two
-        iterations, all buffers whose contents the next iteration doesn't need. Those can't be read back then. Only on
-        one rank.
-    max_delay_us, delay_seed
-        Every task waits for 0 to ``max_delay_us`` microseconds before its kernel starts. The seed and the task's number
-        decide how long.
     """
 
     audit: bool = False
+    """Memory is protected outside of tasks, and the first access to each page is compared with the task's declaration.
+    Only on one rank with partition 1x1, not with the reduction ``redux``, and without ``save_state``."""
     poison: bool = False
+    """Buffers that a task only writes are filled with a signalling NaN before the task, and so are, between two
+    iterations, all buffers whose contents the next one doesn't need. Those can't be read back then. On one rank."""
     max_delay_us: int = 0
+    """Every task waits for up to so many microseconds before its kernel starts; seed and number decide how long."""
     delay_seed: int = 0
 
     def options(self) -> dict[str, int]:

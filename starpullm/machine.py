@@ -101,7 +101,7 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("partitions", ", ".join(machine["partitions"])),
         ("kernels", machine["simd_level"]),
         ("vector functions", ", ".join(vector_functions) or "none"),
-        ("BLAS", f"{machine['blas'] or 'none found'}; used only with --matmul blas"),
+        ("BLAS", f"{machine['blas'] or 'none found'}; used only with --matmul blas, which isn't strict"),
         ("MPI", f"{machine['mpirun'] or 'none found'}; this build runs {of_ranks}"),
         ("libm", f"{'known: ' if machine['libm_known'] else 'unknown: not '}comparable with golden records"),
         ("float environment", machine["float_environment"] or "as required"),
@@ -124,22 +124,21 @@ def inspect_machine() -> dict[str, Any]:
     partitions = full_partitions(
         machine.cores, machine.starpu_max_workers, machine.starpu_max_contexts, parallel_workers
     )
-    limitations = _limitations(build, machine, different, environment, vectors)
+    findings = [(True, problem) for problem in _problems(build, machine, different)]
+    findings += [(False, note) for note in _notes(machine, environment, vectors)]
     return {
-        **_copied(build, "version"),
+        **_copied(build, "version", "compiler", "compiler_flags", "build_type", "starpu_prefix"),
+        **_copied(machine, "starpu_version", "starpu_max_workers", "starpu_max_contexts", "starpu_max_nodes"),
+        **_copied(
+            machine, "processor", "cores", "processing_units", "numa_nodes", "simd_level", "l1_cache", "l2_cache"
+        ),
         "library": str(find_library()),
-        **_copied(build, "compiler", "compiler_flags", "build_type"),
-        **_copied(machine, "starpu_version"),
         "starpu_built_against": prototypes.text(build.starpu_version),
-        **_copied(build, "starpu_prefix"),
-        **_copied(machine, "starpu_max_workers", "starpu_max_contexts", "starpu_max_nodes"),
         "starpu_handle_bytes": handle_bytes(machine.starpu_max_nodes),
         "starpu_parallel_workers": parallel_workers,
         "schedulers": list(prototypes.names("scheduler_name")),
-        **_copied(machine, "processor", "cores", "processing_units", "numa_nodes"),
         "synthetic_topology": bool(machine.synthetic),
         "partitions": list(partitions),
-        **_copied(machine, "simd_level", "l1_cache", "l2_cache"),
         "vector_libm": vectors,
         "mpi": bool(build.mpi),
         "mpirun": _mpirun_version(),
@@ -147,7 +146,7 @@ def inspect_machine() -> dict[str, Any]:
         "float_environment": environment,
         "libm_fingerprint": fingerprint,
         "libm_known": not different,
-        "findings": [{"is_problem": is_problem, "sentence": sentence} for is_problem, sentence in limitations],
+        "findings": [{"is_problem": is_problem, "sentence": sentence} for is_problem, sentence in findings],
     }
 
 
@@ -222,54 +221,44 @@ def _mpirun_version() -> str:
     return run.stdout.partition("\n")[0].strip() or "doesn't say its version"
 
 
-def _limitations(
-    build: Any,
-    machine: Any,
-    different: list[str],
-    environment: str,
-    vectors: Mapping[str, Mapping[str, Any]],
-) -> Iterator[tuple[bool, str]]:
-    """Yield what will not work here, or works differently: whether it is a problem, and a sentence."""
+def _problems(build: Any, machine: Any, different: list[str]) -> Iterator[str]:
+    """Yield a sentence for each thing that will not work here."""
     if not machine.starpu_parallel_workers:
-        yield True, "this StarPU was built without parallel workers"
+        yield "this StarPU was built without parallel workers"
     loaded, built = prototypes.text(machine.starpu_version), prototypes.text(build.starpu_version)
     if loaded != built:
-        yield True, f"StarPU {loaded} is loaded, expected {built}, which the library was built against"
+        yield f"StarPU {loaded} is loaded, expected {built}, which the library was built against"
     if different:
+        has = "has" if len(different) == 1 else "have"
         yield (
-            True,
-            f"golden records can't be compared: this libm's {', '.join(different)} "
-            f"{'has' if len(different) == 1 else 'have'} other bits than the one they were made with",
+            f"golden records can't be compared: this libm's {', '.join(different)} {has} other bits than the one they "
+            "were made with"
         )
+    if not build.mpi:
+        yield "several ranks don't work: this build has no MPI"
+
+
+def _notes(machine: Any, environment: str, vectors: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a sentence for each thing that works differently here."""
     if handle_bytes(machine.starpu_max_nodes) > _LARGE_HANDLE:
         yield (
-            False,
             f"each data handle takes {handle_bytes(machine.starpu_max_nodes) / 1024:.0f} KiB, because this StarPU was "
             f"built for {machine.starpu_max_nodes} memory nodes, expected at most {_LARGE_HANDLE >> 10} KiB: configure "
-            "it with --enable-maxnodes=8 --enable-maxcpus=256",
+            "it with --enable-maxnodes=8 --enable-maxcpus=256"
         )
     scalar = [name for name, vector in vectors.items() if not vector["used"]]
     if scalar:
         yield (
-            False,
             f"the vector versions of {', '.join(scalar)} aren't used, because they aren't known to have this libm's "
-            "bits: kernels call libm, which takes longer; --prove-libm compares them",
+            "bits: kernels call libm, which takes longer; --prove-libm compares them"
         )
     if environment:
-        yield False, f"floating-point environment of this thread: {environment}; kernels set their own"
+        yield f"floating-point environment of this thread: {environment}; kernels set their own"
     if machine.synthetic:
-        yield False, "the topology is synthetic: threads aren't bound, and measured times mean nothing"
-    if not build.mpi:
-        yield True, "several ranks don't work: this build has no MPI"
-    yield (
-        False,
-        "a BLAS is used only with --matmul blas, and then no result is strict; otherwise the library computes all "
-        "matmuls itself, in the order of the arithmetic contract",
-    )
-    if loaded == "1.4.10":
+        yield "the topology is synthetic: threads aren't bound, and measured times mean nothing"
+    if prototypes.text(machine.starpu_version) == "1.4.10":
         yield (
-            False,
             "StarPU 1.4.10 has two known deadlocks with parallel workers (T > 1), corrected on its branch starpu-1.4: "
             "run such jobs under a time limit. It may also prefetch a handle wrongly if a task names it twice, which "
-            "no task here does",
+            "no task here does"
         )

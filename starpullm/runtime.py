@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,8 @@ from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError, OutOfMemoryError
 from starpullm.memory import available_memory, bytes_of
 from starpullm.options import OFFLOAD_PLANS, place_of
+from starpullm.processes import Comm
 from starpullm.processes.ranks import CommonBlocks, failing_together
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 DEFAULT_SCHEDULER = "lws"
 MATMULS = ("strict", "blas")
@@ -31,13 +29,7 @@ class Partition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Partition:
-        """Read ``WxT``, for example ``2x1``.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If the text isn't two positive numbers with an x between them.
-        """
+        """Read ``WxT``, for example ``2x1``; `InvalidArgumentError` is raised for any other text."""
         match = re.fullmatch(r"([1-9][0-9]{0,8})x([1-9][0-9]{0,8})", text)
         if not match:
             raise InvalidArgumentError(f'partition: found "{text}", expected WxT, for example 2x1')
@@ -69,7 +61,7 @@ class Offloaded(NamedTuple):
 
 
 class Runtime(Resource):
-    """StarPU, running; a context manager.
+    """StarPU, running; a context manager. After it was closed, its methods raise `StateError`.
 
     With a communicator, its ranks run one task graph together: all of them create the runtime, and make the same calls
     on it and on its trainers, in the same order and with the same options (the partition may differ). An exception that
@@ -90,8 +82,8 @@ class Runtime(Resource):
         sequential call for each thread's part of the outputs. Then no result is strict: errors have their usual bounds,
         and bits depend on the BLAS, the processor and the partition.
     blas_library
-        With ``"blas"``: a CBLAS (OpenBLAS, MKL, BLIS, ...), by its path or its name for pkg-config or the dynamic
-        linker, such as ``openblas``; None: the first that is found (``starpullm doctor`` shows it).
+        With ``"blas"``: a CBLAS (OpenBLAS, MKL, BLIS, ...), by its path or its name for the dynamic linker, such
+        as ``openblas``; None: the first that is found (``starpullm doctor`` shows it).
     offload, memory_limit
         A folder on a disk, and the most bytes of trainers' data in memory, as a number or a text such as ``12G``: data
         that aren't used move to a file without a name in the folder. The bits are the same. On one rank, and not with
@@ -158,25 +150,13 @@ class Runtime(Resource):
         """What computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the BLAS's own description."""
 
     def threads(self) -> list[ThreadPlace]:
-        """Return where every thread of every worker of this rank runs; no step may be unfinished.
-
-        Raises
-        ------
-        StateError
-            If the runtime is closed.
-        """
+        """Return where every thread of every worker of this rank runs; no step may be unfinished."""
         places = np.empty(self.partition.workers * self.partition.threads, structs.THREAD_INFO)
         prototypes.call("runtime_threads", self._handle, places, len(places))
         return [ThreadPlace(*place.tolist()) for place in places]
 
     def offloaded(self) -> Offloaded:
-        """Return how many bytes have moved to the disk and from it so far; 0 without ``offload``.
-
-        Raises
-        ------
-        StateError
-            If the runtime is closed.
-        """
+        """Return how many bytes have moved to the disk and from it so far; 0 without ``offload``."""
         return Offloaded(*prototypes.results("runtime_offloaded", self._handle))
 
     def _destroy(self) -> None:
@@ -210,8 +190,7 @@ def _limit(memory_limit: int | str) -> int:
 
 def _blas_to_open(matmul: str, blas_library: str | os.PathLike[str] | None) -> str | None:
     """Return the path or name of the BLAS's library; None: no BLAS is asked for."""
-    if matmul not in MATMULS:
-        raise InvalidArgumentError(f'matmul: found "{matmul}", expected one of {", ".join(MATMULS)}')
+    place_of("matmul", matmul, MATMULS)
     if matmul == "blas":
         return find_blas(blas_library)
     if blas_library is None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
+from starpullm.options import place_of
+
+if TYPE_CHECKING:
+    from starpullm.trainer import Trainer
 
 GROUPS = ("params", "grads", "m", "v", "activations", "activation_grads")
 
@@ -28,12 +31,17 @@ class TensorTable:
     """The tensors of a session, by group and name."""
 
     def __init__(self, session: structs.Handle) -> None:
-        self._groups = {group: _read_group(session, number) for number, group in enumerate(GROUPS)}
+        self._groups: dict[str, dict[str, Tensor]] = {}
+        for number, group in enumerate(GROUPS):
+            tensors = self._groups[group] = {}
+            for index in range(prototypes.call("tensor_count", number)):
+                (info,) = prototypes.results("session_tensor_info", session, number, index)
+                shape = tuple(info.dims[: info.num_dims])
+                tensors[prototypes.text(info.name)] = Tensor(index, bool(info.layered), int(info.instances), shape)
 
     def of_group(self, group: str) -> dict[str, Tensor]:
         """Return a group's tensors by name, in the library's order."""
-        if group not in self._groups:
-            raise InvalidArgumentError(f'group: found "{group}", expected one of {", ".join(GROUPS)}')
+        place_of("group", group, GROUPS)
         return self._groups[group]
 
     def named(self, group: str, name: str) -> Tensor:
@@ -44,22 +52,13 @@ class TensorTable:
         return tensors[name]
 
 
-def _read_group(session: structs.Handle, group: int) -> dict[str, Tensor]:
-    table: dict[str, Tensor] = {}
-    for index in range(prototypes.call("tensor_count", group)):
-        (info,) = prototypes.results("session_tensor_info", session, group, index)
-        shape = tuple(info.dims[: info.num_dims])
-        table[prototypes.text(info.name)] = Tensor(index, bool(info.layered), int(info.instances), shape)
-    return table
-
-
 class TensorGroup(Mapping[str, NDArray[np.float32]]):
     """The tensors of one group of a trainer by name; each access waits for the tensor and returns a copy.
 
     Shapes, errors and the rule over ranks are those of ``Trainer.tensor``; an unknown name raises KeyError.
     """
 
-    def __init__(self, owner: HasTensors, group: str) -> None:
+    def __init__(self, owner: Trainer, group: str) -> None:
         self._owner = owner
         self._group = group
 
@@ -79,45 +78,3 @@ class TensorGroup(Mapping[str, NDArray[np.float32]]):
 
     def __repr__(self) -> str:
         return f"<{self._group}: {', '.join(self)}>"
-
-
-class HasTensors(ABC):
-    """What a trainer's tensors can be read from, by group and name."""
-
-    @abstractmethod
-    def tensor_names(self, group: str) -> list[str]:
-        """Return the names of a group's tensors."""
-
-    @abstractmethod
-    def tensor(self, group: str, name: str, layer: int | None = None) -> NDArray[np.float32]:
-        """Return a copy of a tensor, or of one of its layers."""
-
-    @property
-    def params(self) -> TensorGroup:
-        """The parameters after the last submitted step."""
-        return TensorGroup(self, "params")
-
-    @property
-    def grads(self) -> TensorGroup:
-        """The gradients of the parameters, of the last submitted step."""
-        return TensorGroup(self, "grads")
-
-    @property
-    def m(self) -> TensorGroup:
-        """AdamW's first moments."""
-        return TensorGroup(self, "m")
-
-    @property
-    def v(self) -> TensorGroup:
-        """AdamW's second moments."""
-        return TensorGroup(self, "v")
-
-    @property
-    def activations(self) -> TensorGroup:
-        """The activations of the last submission."""
-        return TensorGroup(self, "activations")
-
-    @property
-    def activation_grads(self) -> TensorGroup:
-        """The gradients of the activations, of the last submitted step."""
-        return TensorGroup(self, "activation_grads")

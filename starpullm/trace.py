@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.binding import prototypes, structs
 from starpullm.errors import RuntimeFailureError
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
+from starpullm.processes import Comm
 
 
 class AccessMode(IntEnum):
@@ -114,11 +111,8 @@ class Trace:
     def last_writers(self, tensor: str) -> dict[str, TaskRecord]:
         """Return the last submitted task that writes each of a tensor's buffers, by the buffer's name.
 
-        Parameters
-        ----------
-        tensor
-            A handle's name without its suffix, for example ``activations/att[0]``, whose buffers are
-            ``activations/att[0]#0`` and so on, one for each sub-batch.
+        The tensor is named as ``activations/att[0]``, whose buffers are ``activations/att[0]#0`` and so on, one for
+        each sub-batch.
         """
         parts = (f"{tensor}#", f"{tensor}/", f"{tensor}@")
         names = {
@@ -144,11 +138,7 @@ def read_trace(session: structs.Handle, comm: Comm | None = None) -> Trace:
     """Wait for all submitted tasks of a session and return what was recorded since the trace was cleared.
 
     Over ranks every rank calls it, and gets the tasks of all ranks; of other ranks' tasks it doesn't get the times.
-
-    Raises
-    ------
-    RuntimeFailureError
-        If the ranks have submitted different tasks.
+    `RuntimeFailureError` is raised if the ranks have submitted different tasks.
     """
     num_tasks, num_accesses = prototypes.results("session_trace_size", session)
     tasks, accesses = np.empty(num_tasks, structs.TRACE_TASK), np.empty(num_accesses, structs.TRACE_ACCESS)

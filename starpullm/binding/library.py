@@ -7,9 +7,6 @@ import ctypes.util
 import importlib.util
 import os
 import re
-import shlex
-import shutil
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,9 +71,8 @@ def open_library() -> ctypes.CDLL:
 def find_blas(name: str | os.PathLike[str] | None = None) -> str:
     """Return the path or name by which the dynamic linker opens a CBLAS; nothing is opened.
 
-    ``name`` is a path, or a name for pkg-config or for the dynamic linker, such as ``openblas``. Without it, the result
-    is the first that the dynamic linker finds of OpenBLAS, MKL, BLIS and the reference, or else the package
-    ``scipy-openblas32``.
+    ``name`` is a path, or a name for the dynamic linker, such as ``openblas``. Without it, the result is the first that
+    it finds of OpenBLAS, MKL, BLIS and the reference, or else the package ``scipy-openblas32``.
     """
     if name is None:
         found = (ctypes.util.find_library(usual) for usual in _BLAS_NAMES)
@@ -93,33 +89,16 @@ def find_blas(name: str | os.PathLike[str] | None = None) -> str:
         if not path.is_file():
             raise InvalidArgumentError(f"{text}: no such file, expected a BLAS's shared library")
         return str(path.absolute())  # the dynamic linker looks elsewhere for a bare name
-    library = _blas_of_pkg_config(text) or ctypes.util.find_library(text) or ""
-    if text == "scipy-openblas32":
-        library = library or _blas_from_pypi()
+    library = ctypes.util.find_library(text) or (_blas_from_pypi() if text == "scipy-openblas32" else "")
     if not library:
         raise InvalidArgumentError(
-            f'blas_library: found "{text}", which neither pkg-config nor the dynamic linker knows, expected a path, '
-            "or a name that they know, such as openblas"
+            f'blas_library: found "{text}", which the dynamic linker doesn\'t know, expected a path, or a name that it '
+            "knows, such as openblas"
         )
     return library
 
 
 _BLAS_NAMES = ("openblas", "mkl_rt", "blis", "cblas")
-
-
-def _blas_of_pkg_config(name: str) -> str:
-    """Return the first shared library that a package of pkg-config links, or an empty text."""
-    program = shutil.which("pkg-config")
-    if program is None or name.startswith("-"):
-        return ""
-    run = subprocess.run([program, "--libs", name], capture_output=True, text=True, timeout=20, check=False)
-    flags = shlex.split(run.stdout)
-    libraries = [flag[2:] for flag in flags if flag.startswith("-l")]
-    for folder in (flag[2:] for flag in flags if flag.startswith("-L")):
-        path = Path(folder, f"lib{libraries[0]}.so") if libraries else Path(folder)
-        if path.is_file():
-            return str(path)
-    return (ctypes.util.find_library(libraries[0]) or "") if run.returncode == 0 and libraries else ""
 
 
 def _blas_from_pypi() -> str:

@@ -34,12 +34,8 @@ class Resource(ABC):
     def close(self) -> None:
         """Wait for submitted work and destroy the native object; does nothing the second time.
 
-        Raises
-        ------
-        StateError
-            If this is a runtime with open trainers.
-        FileError
-            If the last ``save_state`` of this trainer failed, and nothing has reported it. It is closed all the same.
+        A runtime with open trainers raises `StateError`. A trainer raises `FileError` if its last ``save_state`` failed
+        and nothing has reported it; it is closed all the same.
         """
         if self._handle:
             self._destroy()

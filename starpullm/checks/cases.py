@@ -6,15 +6,20 @@ import errno
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from starpullm.errors import FileError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
-from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS
-
-if TYPE_CHECKING:
-    from starpullm.checks.isolation import RuntimeConfiguration
+from starpullm.options import (
+    GRADIENT_BUFFERS,
+    RECOMPUTATIONS,
+    REDUCTIONS,
+    SCHEDULES,
+    WEIGHT_GRADIENTS,
+    RuntimeConfiguration,
+    settings_of,
+)
 
 LIGHT_PARAMETERS = 10**7
 """Of a model whose tensors are kept twice."""
@@ -57,7 +62,7 @@ class Case(NamedTuple):
     """The seed of delays in tasks."""
     library: str = ""
     """llm.c."""
-    tiles: int = 0
+    weight_gradient_tiles: int = 0
     """Of the gradient of each weight; 0: those that the library chooses."""
     activation_sets: int = 0
     recompute: str = RECOMPUTATIONS[0]
@@ -69,17 +74,8 @@ class Case(NamedTuple):
     @property
     def settings(self) -> dict[str, Any]:
         """Return what its trainer is created with."""
-        return {
-            "sub_batches": self.sub_batches or 1,
-            "reduction": self.reduction or REDUCTIONS[0],
-            "weight_gradient_tiles": self.tiles,
-            "activation_sets": self.activation_sets,
-            "recompute": self.recompute,
-            "weight_gradients": self.weight_gradients,
-            "stages": self.stages,
-            "schedule": self.schedule,
-            "gradient_buffers": self.gradient_buffers,
-        }
+        always = {"sub_batches": self.sub_batches or 1, "reduction": self.reduction or REDUCTIONS[0]}
+        return settings_of(self) | always
 
     def can_read(self, group: str, layer: int | None) -> bool:
         """Return whether a tensor can be read after a step: no memory of its group is shared."""
@@ -91,7 +87,7 @@ class Case(NamedTuple):
     def __str__(self) -> str:
         counts = "_".join(map(str, self.counts)) or str(self.sub_batches or "")
         delays = "" if self.delays is None else f"delays{self.delays}"
-        tiles = f"tiles{self.tiles}" if self.tiles else ""
+        tiles = f"tiles{self.weight_gradient_tiles}" if self.weight_gradient_tiles else ""
         sets = f"sets{self.activation_sets}" if self.activation_sets else ""
         recompute = self.recompute.removeprefix(RECOMPUTATIONS[0])
         gradients = self.weight_gradients.removeprefix(WEIGHT_GRADIENTS[0])
@@ -107,18 +103,13 @@ class Asked(Protocol):
 
     seed: int
     llmc_library: Path | None
-
-    @property
-    def records(self) -> Sequence[str]:
-        """The chosen records: names of shipped ones, paths of others."""
+    records: Sequence[str]
+    """Names of shipped ones, paths of others."""
+    reductions: Sequence[str]
 
     @property
     def parity_records(self) -> Sequence[str]:
         """The records that only parity is checked with."""
-
-    @property
-    def reductions(self) -> Sequence[str]:
-        """The chosen reduction modes."""
 
     def sub_batches(self, record: str, ranks: int = 1) -> list[int]:
         """Return the chosen numbers of sub-batches that divide each rank's part of a record's batch."""
@@ -152,7 +143,7 @@ def record_cases(
                     if running_sums and (last is None or last.record == record):
                         last = case
     if last:
-        yield last._replace(tiles=TILES)
+        yield last._replace(weight_gradient_tiles=TILES)
 
 
 def sharing_cases(asked: Asked, ranks: int) -> Iterator[Case]:
@@ -183,7 +174,8 @@ def pipeline_cases(asked: Asked, ranks: int) -> Iterator[Case]:
             yield case
             yield case._replace(schedule="1f1b")
             yield case._replace(activation_sets=min(2, case.sub_batches), recompute="block")
-            yield case._replace(stages=(layers - ranks + 2, *[1] * (ranks - 2), 0), schedule="1f1b", tiles=TILES)
+            cut = (layers - ranks + 2, *[1] * (ranks - 2), 0)
+            yield case._replace(stages=cut, schedule="1f1b", weight_gradient_tiles=TILES)
             yield case._replace(schedule="zero-bubble", gradient_buffers="block")
             of_two = asked.sub_batches(record, ranks // 2) if ranks > 2 and ranks % 2 == 0 else ()
             yield from (case._replace(sub_batches=count, stages=2, schedule="1f1b") for count in of_two[-1:])
@@ -199,16 +191,11 @@ def one_record(asked: Asked, ranks: int) -> Iterator[Case]:
 def find_record(name: str) -> GoldenRecord:
     """Return the shipped record of this name, or else the record in the file of this name.
 
-    The name of a shipped record may end in ``.json``, if there is no such file. A file that isn't a record or can't be
-    read raises a `FormatError` or a `FileError`.
+    A file that isn't a record or can't be read raises a `FormatError` or a `FileError`.
     """
-    shipped = name.removesuffix(".json")
-    if shipped in SHIPPED_RECORDS and (shipped == name or not Path(name).exists()):
-        return shipped_record(shipped)
-    if not Path(name).suffix and not Path(name).exists():
-        raise FileError(
-            f"{name}: no such file, expected one or the name of a shipped record: {', '.join(SHIPPED_RECORDS)}",
-            errno.ENOENT,
-            name,
-        )
+    if name in SHIPPED_RECORDS:
+        return shipped_record(name)
+    if not Path(name).exists():
+        known = f"expected one or the name of a shipped record: {', '.join(SHIPPED_RECORDS)}"
+        raise FileError(f"{name}: no such file, {known}", errno.ENOENT, name)
     return GoldenRecord.load(name)

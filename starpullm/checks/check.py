@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm import checks
-from starpullm.checks.cases import Asked, Case, Promise, record_cases, sharing_cases
+from starpullm.checks.cases import Asked, Case, Promise, one_record, record_cases, sharing_cases
 from starpullm.checks.result import MAX_LISTED, Finding, Outcome, Result
 from starpullm.errors import InvalidArgumentError
+from starpullm.options import RuntimeConfiguration
 
 if TYPE_CHECKING:
-    from starpullm.checks.isolation import RuntimeConfiguration
     from starpullm.checks.place import Place
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.float32]]
@@ -50,6 +50,8 @@ class Needs(NamedTuple):
     """The tensors of two runs must fit into memory."""
     sharing: bool = False
     """Cases whose blocks share memory are among its cases."""
+    one_record: bool = False
+    """What is compared doesn't depend on the record."""
     counts_allocations: bool = False
     environment: Mapping[str, str] = {}
 
@@ -86,6 +88,9 @@ class Check:
 
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
         """Yield what is run on so many ranks: records, sub-batches and reductions that `needs` allows."""
+        if self.needs.one_record:
+            yield from one_record(asked, ranks)
+            return
         yield from record_cases(asked, ranks, self.needs.promises, light=self.needs.light)
         if self.needs.sharing:
             yield from sharing_cases(asked, ranks)

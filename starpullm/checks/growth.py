@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from starpullm.checks.cases import Asked, Case, find_record
 from starpullm.checks.check import Check, Needs, Where, check
-from starpullm.checks.memory import find_growth, find_growth_of_each
+from starpullm.checks.memory import OBJECTS_KEPT_EARLY, find_growth
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place
 from starpullm.checks.result import Result
@@ -44,12 +44,15 @@ class GrowthOverRuntimes(_Growth):
 
     def run(self, place: object, case: Case) -> Result:
         """Start and close runtimes, in a process that has none."""
-        runtimes = {
-            "a runtime": lambda: Runtime("1x1", "eager").close(),
-            "a runtime with a scheduler that is not there": lambda: _refuse("1x1", "nothing"),
-            "a runtime with too many workers": lambda: _refuse("100000x1", "eager"),
-        }
-        return self.result(**find_growth_of_each(runtimes, warm_up=2, renewals=1))
+
+        def repeat(count: int) -> None:
+            for _ in range(count):
+                Runtime("1x1", "eager").close()
+                _refuse("1x1", "nothing")  # there is no such scheduler
+                _refuse("100000x1", "eager")
+
+        growth = find_growth("runtimes", repeat, warm_up=2, repetitions=10, renewals=1, objects_kept=OBJECTS_KEPT_EARLY)
+        return self.result(**growth)
 
 
 @check

@@ -13,42 +13,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, Self
 
 from starpullm.binding import allocations
 from starpullm.checks.place import Place, Workplace
 from starpullm.checks.result import Result, worst_of
-from starpullm.errors import InvalidArgumentError, StateError
+from starpullm.errors import StateError
 from starpullm.machine import inspect_machine
+from starpullm.options import RuntimeConfiguration
+from starpullm.processes import Comm
 from starpullm.processes.children import Answered, Child, Lost, Reply, find_function, location_of
 from starpullm.processes.lock import machine_lock
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
-
-DEFAULT_TIME_LIMIT = 60.0
-"""Seconds for one call."""
-
-MAX_TIME_LIMIT = 7 * 24 * 3600.0
-"""No child lives longer (`processes/children.py`)."""
-
-
-class RuntimeConfiguration(NamedTuple):
-    """The settings that a runtime is started with."""
-
-    partition: str
-    scheduler: str
-    ranks: int = 1
-
-    @property
-    def id(self) -> str:
-        """The configuration as part of a test's name."""
-        return str(self).replace(" ", "-")
-
-    def __str__(self) -> str:
-        return f"{self.partition} {self.scheduler}" + (f" {self.ranks} ranks" if self.ranks > 1 else "")
 
 
 class Pool:
@@ -81,7 +58,7 @@ class Pool:
         where: RuntimeConfiguration | int,
         function: Callable[..., object],
         *,
-        time_limit: float = DEFAULT_TIME_LIMIT,
+        time_limit: float = 60.0,
         counts_allocations: bool = False,
         environment: Mapping[str, str] | None = None,
         **arguments: object,
@@ -94,13 +71,9 @@ class Pool:
         in addition to that of the others, the call gets a child of its own; and one without a runtime if ``where`` is a
         number of ranks.
 
-        `InvalidArgumentError` is raised for a time limit that isn't positive or is more than `MAX_TIME_LIMIT`, and for
-        a function that the child couldn't find; `StateError` if another process uses the machine for too long.
+        `InvalidArgumentError` is raised for a function that the child couldn't find, `StateError` if another process
+        uses the machine for too long.
         """
-        if not 0 < time_limit <= MAX_TIME_LIMIT:
-            raise InvalidArgumentError(
-                f"time_limit: found {time_limit:g}, expected a positive number of seconds, at most {MAX_TIME_LIMIT:g}"
-            )
         request = {**location_of(function), "arguments": arguments}
         added = {**(allocations.preloading() if counts_allocations else {}), **(environment or {})}
         with self._hold():

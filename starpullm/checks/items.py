@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from starpullm.checks.cases import Asked, Case
 from starpullm.checks.check import Check, Where, all_checks
+from starpullm.options import RuntimeConfiguration
 from starpullm.report.left_out import LeftOut
-
-if TYPE_CHECKING:
-    from starpullm.checks.isolation import RuntimeConfiguration
 
 
 class Item(NamedTuple):

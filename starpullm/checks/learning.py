@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from starpullm.checks.cases import Asked, Case, one_record
-from starpullm.checks.check import Check, check
+from starpullm.checks.cases import Case
+from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import case_trainer, own_batch
@@ -21,10 +19,7 @@ class LossFalls(Check):
     claim = "training on one batch lowers its loss"
     fault = "training on one batch doesn't lower its loss"
     cannot_see = "a wrong gradient that still points downhill"
-
-    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
-        """Yield one record."""
-        return one_record(asked, ranks)
+    needs = Needs(one_record=True)
 
     def run(self, place: Place, case: Case) -> Result:
         """Train."""

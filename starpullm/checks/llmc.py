@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,10 @@ from starpullm.files.atomic import atomic_write
 from starpullm.golden.llmc import LlmcModel
 from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, split_layer, split_layers, tensor_digest
 from starpullm.machine import libm_fingerprint
+from starpullm.processes import Comm
 from starpullm.processes.children import Child, Lost, Raised
 from starpullm.processes.endings import Completed
 from starpullm.processes.progress import report_phase
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 LLMC_SECONDS = 900.0
 """Time limit of one run of llm.c."""

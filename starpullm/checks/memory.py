@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,13 @@ FREEING_SECONDS = 2.0
 
 
 def find_growth(
-    repeated: str, repeat: Callable[[int], None], *, warm_up: int, repetitions: int, renewals: int
+    repeated: str,
+    repeat: Callable[[int], None],
+    *,
+    warm_up: int,
+    repetitions: int,
+    renewals: int,
+    objects_kept: int = OBJECTS_KEPT,
 ) -> dict[str, Any]:
     """Compare what repetitions allocate with what of it has been freed after some more repetitions.
 
@@ -51,59 +57,12 @@ def find_growth(
     - a place in another module, such as StarPU, that leaves as many allocations as there are repetitions, or more: less
       is what a pool keeps when more of a kind was in use at a time than ever before;
     - in both halves of the repetitions, as many file descriptors or threads as there are repetitions, or more, or
-      ``OBJECTS_KEPT`` times as many objects of Python.
+      ``objects_kept`` times as many objects of Python.
 
     ``repeat`` makes a number of repetitions, and waits for them. In ``warm_up`` repetitions everything is allocated
     that is allocated once. The allocations of an even number of ``repetitions`` are counted. In so many ``renewals``
     after them everything is renewed that lasts longer than one repetition.
     """
-    leaks, made = _repeat(repeat, warm_up, repetitions, renewals, OBJECTS_KEPT)
-    return {"compared": made, "findings": [Finding(leak) for leak in leaks], "note": f"{repetitions} {repeated}"}
-
-
-def find_growth_of_each(
-    operations: Mapping[str, Callable[[], object]],
-    *,
-    warm_up: int = 3,
-    repetitions: int = 10,
-    renewals: int = 3,
-    pools: bool = False,
-) -> dict[str, Any]:
-    """Repeat each of several operations, and find as ``find_growth`` what it leaves; a leak says whose it is.
-
-    After each call everything is there again that the next one needs. With ``pools`` other modules have pools that may
-    grow in so few repetitions, as StarPU-MPI and MPI do for messages of ranks that are ahead. Then only what the
-    library allocates is compared, by itself or through the C library.
-    """
-    findings: list[Finding] = []
-    compared = 0
-    gc.collect()
-    gc.freeze()  # then looking for unreachable objects, which is done for each operation, is fast
-    try:
-        for name, operation in operations.items():
-
-            def repeat(count: int, call: Callable[[], object] = operation) -> None:
-                for _ in range(count):
-                    call()
-
-            left, made = _repeat(repeat, warm_up, repetitions, renewals, OBJECTS_KEPT_EARLY, pools)
-            findings += [Finding(f"{name}: {leak}") for leak in left]
-            compared += made
-    finally:
-        gc.unfreeze()
-    note = f"{len(operations)} operations, {repetitions} times each"
-    return {"compared": compared, "findings": findings, "note": note}
-
-
-def _repeat(
-    repeat: Callable[[int], None],
-    warm_up: int,
-    repetitions: int,
-    renewals: int,
-    objects_kept: int,
-    pools: bool = False,
-) -> tuple[list[str], int]:
-    """Return what repetitions leave, and how many allocations the library has made in them."""
     allocations.start()
     _resources()  # Python keeps something of the first call
     repeat(warm_up)
@@ -114,15 +73,8 @@ def _repeat(
         resources.append(_resources())
     allocations.stop()
     repeat(renewals)
-    own = str(find_library())
-
-    def compared() -> list[Site]:
-        sites = allocations.sites()
-        libc = (site for site in sites if Path(site.module).name.startswith("libc."))
-        return [*(site for site in sites if site.module == own), *libc] if pools else sites
-
-    deadline = time.monotonic() + FREEING_SECONDS
-    while leaking_places(sites := compared(), own, repetitions) and time.monotonic() < deadline:
+    own, deadline = str(find_library()), time.monotonic() + FREEING_SECONDS
+    while leaking_places(sites := allocations.sites(), own, repetitions) and time.monotonic() < deadline:
         time.sleep(0.01)
     leaks = []
     for place in leaking_places(sites, own, repetitions):
@@ -130,7 +82,8 @@ def _repeat(
         size = f"{of_each:.4g} bytes a repetition, {left} left of {repetitions} repetitions"
         leaks.append(f"{place_of(place[0])}: {size}")
     leaks += growing_resources(resources, repetitions, objects_kept)
-    return leaks, sum(site.made for site in sites if site.module == own)
+    made = sum(site.made for site in sites if site.module == own)
+    return {"compared": made, "findings": [Finding(leak) for leak in leaks], "note": f"{repetitions} {repeated}"}
 
 
 def leaking_places(sites: Sequence[Site], own: str, repetitions: int) -> list[tuple[Site, ...]]:

@@ -50,29 +50,16 @@ class Observer:
     def hold(self) -> None:
         """Wait for all submitted tasks, and hold back the tasks of the next ``steps_in_flight`` iterations.
 
-        No task runs before ``release``, so a loss must not be read until then.
-
-        Raises
-        ------
-        StateError
-            If the trainer has no trace, has several ranks or the instruments ``audit`` or ``poison``, or already holds
-            tasks.
+        No task runs before ``release``, so a loss must not be read until then. `StateError` is raised if the trainer
+        has no trace, has several ranks or the instruments ``audit`` or ``poison``, or already holds tasks.
         """
         prototypes.call("session_hold", self._trainer._handle)
 
     def release(self) -> NDArray[np.int64]:
         """Ask StarPU which of the held tasks wait for which, release them, and return StarPU's answer.
 
-        Returns
-        -------
-        NDArray[np.int64]
-            (E, 2): the id in the trace of a task, and of a task that waits for it. Ids below 0 are tasks that StarPU
-            created itself.
-
-        Raises
-        ------
-        StateError
-            If no tasks are held.
+        It is (E, 2): the id in the trace of a task, and of a task that waits for it. Ids below 0 are tasks that StarPU
+        created itself. `StateError` is raised if no tasks are held.
         """
         return prototypes.release(self._trainer._handle)
 
@@ -95,10 +82,7 @@ class Observer:
     def findings(self) -> list[InstrumentFinding]:
         """Wait for all submitted tasks and return what the instruments found since the last ``clear_trace``.
 
-        Raises
-        ------
-        StateError
-            If the trainer has no instruments.
+        A `StateError` is raised if the trainer has no instruments.
         """
         session = self._trainer._handle
         table = np.empty(prototypes.results("session_findings_size", session), structs.FINDING)

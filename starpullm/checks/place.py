@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,11 +18,10 @@ from starpullm.checks.check import all_checks
 from starpullm.checks.result import Result
 from starpullm.checks.training import checkpoint_in
 from starpullm.golden.records import GoldenRecord
+from starpullm.options import RuntimeConfiguration
+from starpullm.processes import Comm
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 
 class Place(NamedTuple):
@@ -36,8 +35,7 @@ class Place(NamedTuple):
         return checkpoint_in(self.directory, record)
 
     def __str__(self) -> str:
-        ranks = f" {self.runtime.ranks} ranks" if self.runtime.ranks > 1 else ""
-        return f"{self.runtime.partition} {self.runtime.scheduler}{ranks}"
+        return str(RuntimeConfiguration(str(self.runtime.partition), self.runtime.scheduler, self.runtime.ranks))
 
 
 class Workplace(NamedTuple):

@@ -117,7 +117,7 @@ def expected_tiles(model: ModelConfig, case: Case, ranks: int, workers: int) -> 
     for name, shape in weights.items():
         *_, rows, columns = shape
         enough = 20 * ranks * workers * rows * columns // products if ranks * workers > 1 else 1
-        tiles[name] = min(case.tiles or max(1, min(enough, ranks * case.sub_batches)), rows)
+        tiles[name] = min(case.weight_gradient_tiles or max(1, min(enough, ranks * case.sub_batches)), rows)
     return tiles
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,10 +54,3 @@ def record_steps(place: Place, case: Case) -> dict[str, Any]:
         trace = on_one_clock(trace_steps(trainer, case.seed), runtime.comm, began, read_clock(runtime.comm))
     name = f"{find_record(case.record).name}, sub-batches {case.sub_batches}, {case.reduction}, {STEPS} steps"
     return recorded_run(trace, name=name, configuration=str(place))
-
-
-def write_recording(place: Place, *, path: str, **case: Any) -> None:
-    """Write the recording of a case to a JSON file."""
-    recording = record_steps(place, Case(**case))
-    if place.runtime.rank == 0:
-        Path(path).write_text(json.dumps(recording))

@@ -11,12 +11,12 @@ from starpullm.checks.bits import compare_bits
 from starpullm.checks.cases import PROMISES, REPRODUCIBLE, Asked, Case, Promise, record_cases
 from starpullm.checks.check import Arrays, Check, Needs, Where, check
 from starpullm.checks.dependencies.observed_order import ObservedOrder
-from starpullm.checks.isolation import RuntimeConfiguration
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Outcome, Result
 from starpullm.checks.training import STEPS, case_trainer, named_tensors, own_batch, trace_steps, traced_trainer
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.instruments import Instruments
+from starpullm.options import RuntimeConfiguration
 from starpullm.trace import Trace
 
 MAX_DELAY_US = 200

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 
 import numpy as np
 
-from starpullm.checks.cases import Asked, Case, find_record, one_record
+from starpullm.checks.cases import Case, find_record
 from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.place import Place
 from starpullm.checks.result import Result
@@ -21,24 +20,15 @@ _BLOCK_OF_TASKS = 1024
 """Tasks that the recorder stores in one block."""
 
 
-class _OneRecord(Check):
-    """What is compared doesn't depend on the record, so there is one."""
-
-    family, unit = "interface", "statements"
-    without_cases = "the ranks divide the batch of no chosen record"
-
-    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
-        """Yield the first chosen record whose batch the ranks divide."""
-        return one_record(asked, ranks)
-
-
 @check
-class LongTraces(_OneRecord):
+class LongTraces(Check):
     """Record several blocks of tasks, twice: every step has the tasks and accesses of the one before it."""
 
+    family, unit = "interface", "statements"
     claim = "a trace of many steps has every task of every step, with its accesses and times"
     fault = "a trace lacks tasks, or has others than the steps before"
     cannot_see = "a task that is missing in every step"
+    needs = Needs(one_record=True)
 
     def run(self, place: Place, case: Case) -> Result:
         """Submit steps until two blocks are full, clear the trace, and do so again."""
@@ -104,13 +94,14 @@ def check_workers(statements: Statements, place: Place, trace: Trace) -> None:
 
 
 @check
-class OwnersOfParameters(_OneRecord):
+class OwnersOfParameters(Check):
     """Count who updates what: each parameter once, and no tensor with another owner would make shares more even."""
 
+    family, unit = "interface", "statements"
     claim = "each parameter has one owner, which updates it, and the shares are as even as whole tensors allow"
     fault = "parameters have none or several owners, or the shares are uneven"
     cannot_see = "an owner that is slower than the others"
-    needs = Needs(ranks=(2, None))
+    needs = Needs(ranks=(2, None), one_record=True)
 
     def run(self, place: Place, case: Case) -> Result:
         """Look at the updates of one step."""

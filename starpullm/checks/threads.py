@@ -8,7 +8,6 @@ import signal
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from starpullm.binding import header, prototypes
 from starpullm.checks.cases import Asked, Case
@@ -17,10 +16,8 @@ from starpullm.checks.place import Workplace, bound_to, captured_output, environ
 from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
 from starpullm.machine import machine_info, own_cores
+from starpullm.processes import Comm
 from starpullm.runtime import Partition, Runtime
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 _MOST_CORES = 1024
 """Cores that the library counts."""

@@ -1,7 +1,6 @@
 """Data that crosses ranks: StarPU-MPI's own count of messages and bytes is what the submitted tasks require.
 
-The requirement is derived from the trace alone, by the rules of StarPU-MPI: a rank gets each value that its tasks read
-and that another rank owns once, keeps it until a task changes it, and sends what its tasks write to the owner.
+The requirement is derived from the trace alone, by the rules of StarPU-MPI (``predict/graph.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
+
+import numpy as np
 
 from starpullm.checks.cases import PROMISES, REPRODUCIBLE, TILES, Asked, Case
 from starpullm.checks.check import Check, Needs, Where, check
@@ -20,10 +21,11 @@ from starpullm.checks.references import record_trainer
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import STEPS, checkpoint_in, trace_steps
 from starpullm.golden.records import shipped_record
+from starpullm.predict.graph import work_of
 from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime
 from starpullm.schedules import number_of_pipelines
-from starpullm.trace import HandleInfo, Trace
+from starpullm.trace import Trace
 
 _TINY = shipped_record("tiny")
 
@@ -67,23 +69,16 @@ class Transfers(Check):
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
         """Yield a case for each reduction; so little is trained that StarPU's sums of bytes are exact."""
         yield from (Case(reduction=name) for name, promise in PROMISES.items() if promise in REPRODUCIBLE)
-        yield Case(reduction="ordered", tiles=TILES)
+        yield Case(reduction="ordered", weight_gradient_tiles=TILES)
         if ranks - 1 <= _TINY.model.num_layers:
             yield Case(reduction="ordered", stages=ranks)
-            yield Case(reduction="ordered", stages=ranks, schedule="1f1b", tiles=TILES)
+            yield Case(reduction="ordered", stages=ranks, schedule="1f1b", weight_gradient_tiles=TILES)
         if ranks % 2 == 0 and ranks > 2:
             yield from (Case(reduction=name, stages=2, schedule="1f1b") for name in ("ordered", "tree"))
 
     def run(self, place: Place | Workplace, case: Case) -> Result:
         """Train, end the runtime, and read what StarPU-MPI has counted; it goes on counting with the next runtime."""
-        settings: dict[str, Any] = {
-            "sub_batches": _SUB_BATCHES,
-            "reduction": case.reduction,
-            "weight_gradient_tiles": case.tiles,
-            "keep_activations": False,
-            "stages": case.stages,
-            "schedule": case.schedule,
-        }
+        settings = {**case.settings, "sub_batches": _SUB_BATCHES, "keep_activations": False}
         assert isinstance(place, Workplace)
         with captured_output() as output:
             with environment(STARPU_MPI_STATS="1"), Runtime(comm=place.comm) as runtime:
@@ -99,7 +94,7 @@ class Transfers(Check):
         expected = required_messages(trace, owners_of(trace, _SUB_BATCHES, case.stages), ranks)[rank]
         sentences = [*compare_sent(found, expected)]
         if case.stages == ranks:
-            sentences += compare_sent(found, sent_by_stage(rank, ranks, max(1, case.tiles)))
+            sentences += compare_sent(found, sent_by_stage(rank, ranks, max(1, case.weight_gradient_tiles)))
         findings = [Finding(sentence) for sentence in sentences]
         return self.result(compared=expected.messages, findings=findings, note=f"sent by rank {rank}")
 
@@ -163,28 +158,10 @@ def owners_of(trace: Trace, sub_batches: int, stages: int | Sequence[int] = 1) -
 
 def required_messages(trace: Trace, owners: Mapping[int, int], ranks: int) -> list[Sent]:
     """Return what each rank has to send for the submitted tasks, by the owner of each handle."""
-    messages, sizes = Counter[int](), Counter[tuple[int, int]]()
-    copies: set[tuple[int, int]] = set()  # handle and rank that has a valid copy beside the owner
-
-    def send(handle: HandleInfo, source: int, destination: int) -> None:
-        messages[source] += 1
-        sizes[source, destination] += handle.bytes
-
-    for task in trace:
-        if task.operation == "transfer":
-            to, source = (access.handle for access in task.accesses)
-            send(source, owners[source.id], owners[to.id])
-            continue
-        remote = [access for access in task.accesses if owners[access.handle.id] != task.rank]
-        for handle in (access.handle for access in remote if access.mode.reads):
-            if (handle.id, task.rank) not in copies:
-                send(handle, owners[handle.id], task.rank)
-                copies.add((handle.id, task.rank))
-        for handle in (access.handle for access in task.accesses if access.mode.writes):
-            copies -= {(handle.id, rank) for rank in range(ranks)}
-        for handle in (access.handle for access in remote if access.mode.writes):
-            send(handle, task.rank, owners[handle.id])
-    return [
-        Sent(messages[rank], {to: size for (source, to), size in sizes.items() if source == rank})
-        for rank in range(ranks)
-    ]
+    work = work_of(trace, np.array([owners.get(handle.id, 0) for handle in trace.handles]), ranks)
+    messages, sizes = Counter[int](), [Counter[int]() for _ in range(ranks)]
+    for source, to, size in zip(work.source.tolist(), work.rank.tolist(), work.bytes.tolist(), strict=True):
+        if source >= 0:
+            messages[source] += 1
+            sizes[source][to] += size
+    return [Sent(messages[rank], sizes[rank]) for rank in range(ranks)]

@@ -20,7 +20,7 @@ from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.errors import StarpullmError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS
+from starpullm.options import RECOMPUTATIONS, REDUCTIONS, settings_of
 from starpullm.processes.lock import machine_lock
 from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
@@ -55,9 +55,7 @@ from starpullm.speed.workload import Workload
 @options.sets
 @options.repeated_word("--recompute", RECOMPUTATIONS, help=options.RECOMPUTE)
 @options.weight_gradients
-@options.stages
-@options.schedule
-@options.gradient_buffers
+@options.pipelines
 @options.repeated_word("--reduction", REDUCTIONS, help=options.REDUCTION)
 @options.repeated(
     "--weight-gradient-tiles", type=int, default=[0], show_default=options.TILES_DEFAULT, help=options.TILES
@@ -67,9 +65,7 @@ from starpullm.speed.workload import Workload
 @click.option("--iterations", type=int, default=10, help="Measured steps; with --against, rounds.")
 @click.option("--warm-up", type=int, default=2, help="Steps before the measured ones; not with --against.")
 @options.time_limit
-@options.matmul
-@options.blas_library
-@options.limited_memory
+@options.computing
 @options.repeated(
     "--against",
     "peers",
@@ -113,17 +109,14 @@ def command(**values: Any) -> None:
         _measure_all(run, workloads, checkpoint, report)
 
 
-_SAME = (
-    *("scheduler", "activation_sets", "weight_gradients", "stages", "schedule", "gradient_buffers"),
-    *("iterations", "warm_up", "matmul", "memory_limit", "offload_plan"),
-)
 _REPEATED = ("reduction", "weight_gradient_tiles", "recompute")
 
 
 def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Workload]:
     """Yield every combination of the repeated options."""
     totals = run.total_batch_size or [record.batch_size if record else 4]
-    same = {name: getattr(run, name) for name in _SAME}
+    names = ("scheduler", "iterations", "warm_up", "matmul", "memory_limit", "offload_plan")
+    same = settings_of(run) | {name: getattr(run, name) for name in names}
     for batch_size, ranks, partition in product(run.batch_size or totals, run.ranks, run.partitions):
         sub_batches = run.sub_batches or [Partition.parse(partition).workers]
         for values in product(sub_batches, *(getattr(run, name) for name in _REPEATED)):
@@ -135,8 +128,7 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
                 ranks=ranks,
                 blas_library=None if run.peers else run.blas_library,
                 offload=None if run.offload is None else str(run.offload.absolute()),
-                **dict(zip(("sub_batches", *_REPEATED), values, strict=True)),
-                **same,
+                **(same | dict(zip(("sub_batches", *_REPEATED), values, strict=True))),
             )
 
 

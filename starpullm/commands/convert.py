@@ -17,14 +17,7 @@ from starpullm.files.model import num_parameters
 )
 @click.argument("source", type=options.PATH)
 @click.argument("out", type=options.PATH)
-@click.option(
-    "--padded-vocab",
-    "padded_vocab_size",
-    type=int,
-    metavar="Vp",
-    show_default="V rounded up to a multiple of 128, as in llm.c",
-    help="Number of rows of wte in a checkpoint.",
-)
+@options.padded_vocab("V rounded up to a multiple of 128, as in llm.c", "Number of rows of wte in a checkpoint.")
 def command(source: Path, out: Path, padded_vocab_size: int | None) -> None:
     """Convert a model between llm.c's and Hugging Face's formats.
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -23,11 +23,9 @@ from click.core import ParameterSource
 from starpullm.binding.library import ENVIRONMENT_VARIABLE
 from starpullm.commands.render import ERR, OUT
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
+from starpullm.processes import Comm
 from starpullm.processes.keeper import rank_and_size_from_environment
 from starpullm.processes.ranks import check_same_options, default_exit_status, guarded, world
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 EXIT_DIFFERENT = 1
 EXIT_BAD_INPUT = 2

@@ -5,8 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
@@ -38,9 +39,23 @@ TILES_DEFAULT = "by the model and the workers"
 PARTITION_VARIABLE = "STARPULLM_PARTITION"
 
 
-def _word(name: str, words: Sequence[str], help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _word(name: str, words: Sequence[str], help: str) -> Decorator:
     """Return an option that is one of several words, the first one by default."""
     return click.option(name, type=click.Choice(words), default=words[0], help=help)
+
+
+def _together(*options: Decorator) -> Decorator:
+    """Return a decorator that adds several options, which --help shows in this order."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 partition = click.option("--partition", default="1x1", metavar="WxT", envvar=PARTITION_VARIABLE, help=f"{WORKERS}.")
@@ -93,63 +108,42 @@ blas_library = click.option(
     "--blas-library",
     metavar="PATH|NAME",
     show_default="the first one found",
-    help="CBLAS library: its path, or its name for pkg-config or the dynamic linker.",
+    help="CBLAS library: its path, or its name for the dynamic linker.",
 )
-
-
-_offload = click.option(
-    "--offload",
-    type=PATH,
-    metavar="FOLDER",
-    help="Folder on a disk that data move to when they take more than --memory-limit. On one rank.",
+limited_memory = _together(
+    click.option(
+        "--offload",
+        type=PATH,
+        metavar="FOLDER",
+        help="Folder on a disk that data move to when they take more than --memory-limit. On one rank.",
+    ),
+    click.option("--memory-limit", metavar="SIZE", help="Most memory for data with --offload, such as 12G."),
+    _word(
+        "--offload-plan", OFFLOAD_PLANS, "What moves to the disk: by the order of a step, or what was used longest ago."
+    ),
 )
-_memory_limit = click.option("--memory-limit", metavar="SIZE", help="Most memory for data with --offload, such as 12G.")
-_offload_plan = _word(
-    "--offload-plan", OFFLOAD_PLANS, "What moves to the disk: by the order of a step, or what was used longest ago."
-)
-
-
-def limited_memory(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a runtime whose data move to a disk."""
-    for option in (_offload_plan, _memory_limit, _offload):
-        command = option(command)
-    return command
-
-
-def placement(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say where a training runs, how gradients are summed and what computes the matmuls."""
-    memory = (sets, recompute, weight_gradients, stages, schedule, gradient_buffers)
-    for option in reversed((partition, sub_batches, *memory, reduction, tiles, scheduler, matmul, blas_library)):
-        command = option(command)
-    return limited_memory(command)
-
+pipelines = _together(stages, schedule, gradient_buffers)
+settings = _together(sets, recompute, weight_gradients, pipelines, reduction, tiles)
+computing = _together(matmul, blas_library, limited_memory)
 
 report = click.option("--report", type=PATH, metavar="DIR", help="Folder for a page of the results, and their data.")
 
 
-def model_sizes(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def model_sizes(*, required: bool) -> Decorator:
     """Return a decorator that adds options of the sizes: layers, heads, channels and the padded vocabulary."""
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in (padded, channels, heads, layers):  # --help shows the last first
-            command = option(command)
-        return command
-
-    heads_help = "Number of attention heads; has to divide the channels."
-    layers = click.option(
-        "--layers", "num_layers", type=int, required=required, metavar="L", help="Number of transformer blocks."
+    size = partial(click.option, type=int, required=required)
+    rounded = f"{'' if required else 'that of --config, or '}V rounded up to a multiple of 128, as in llm.c"
+    return _together(
+        size("--layers", "num_layers", metavar="L", help="Number of transformer blocks."),
+        size("--heads", "num_heads", metavar="NH", help="Number of attention heads; has to divide the channels."),
+        size("--channels", metavar="C", help="Number of channels."),
+        padded_vocab(rounded, "Number of rows of wte."),
     )
-    heads = click.option("--heads", "num_heads", type=int, required=required, metavar="NH", help=heads_help)
-    channels = click.option("--channels", type=int, required=required, metavar="C", help="Number of channels.")
-    padded = click.option(
-        "--padded-vocab",
-        "padded_vocab_size",
-        type=int,
-        metavar="Vp",
-        show_default=f"{'' if required else 'that of --config, or '}V rounded up to a multiple of 128, as in llm.c",
-        help="Number of rows of wte.",
-    )
-    return add
+
+
+def padded_vocab(default: str, help: str) -> Decorator:
+    """Return the option of the padded vocabulary."""
+    return click.option("--padded-vocab", "padded_vocab_size", type=int, metavar="Vp", show_default=default, help=help)
 
 
 of_model = click.option("--checkpoint", type=PATH, help="Checkpoint of a model, instead of --model.")
@@ -162,12 +156,12 @@ time_limit = click.option(
 as_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 
 
-def repeated(*names: str, help: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def repeated(*names: str, help: str, **attributes: Any) -> Decorator:
     """Return an option that may be given several times."""
     return click.option(*names, multiple=True, help=f"{help}; may be repeated.", **attributes)
 
 
-def repeated_word(name: str, words: Sequence[str], *, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def repeated_word(name: str, words: Sequence[str], *, help: str) -> Decorator:
     """Return an option that is one of several words, or some of them; the first one by default."""
     return repeated(name, type=click.Choice(words), default=[words[0]], help=help)
 
@@ -193,7 +187,7 @@ def model_file(checkpoint: Path | None, config: ModelConfig, seed: int) -> Itera
         yield path
 
 
-def llmc_library(*, help: str, required: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def llmc_library(*, help: str, required: bool = False) -> Decorator:
     """Return the option that names llm.c's shared object."""
     return click.option("--llmc-library", type=PATH, envvar="STARPULLM_LLMC_LIB", required=required, help=help)
 

@@ -28,12 +28,11 @@ from starpullm.data.sizes import divisors
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import GoldenRecord, shipped_records
+from starpullm.options import settings_of
 from starpullm.report.document import Document
 from starpullm.report.left_out import LeftOut, not_chosen
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime, runtime_options
 from starpullm.schedules import number_of_pipelines
-
-_MEMORY = ("activation_sets", "recompute", "weight_gradients", "stages", "schedule", "gradient_buffers")
 
 MAX_LINES = 16
 """Lines that are shown of one run."""
@@ -51,19 +50,10 @@ MAX_LINES = 16
 @click.option(
     "--sub-batches", default="1", metavar="S|all", help=f"{options.SUB_BATCHES}; all: every number that divides it."
 )
-@options.sets
-@options.recompute
-@options.weight_gradients
-@options.stages
-@options.schedule
-@options.gradient_buffers
-@options.reduction
-@options.tiles
+@options.settings
 @options.repeated("--scheduler", "schedulers", default=[DEFAULT_SCHEDULER], metavar="NAME", help=options.SCHEDULER)
 @click.option("--full", is_flag=True, help="Without RECORD: also use the shipped record of the 124M model.")
-@options.matmul
-@options.blas_library
-@options.limited_memory
+@options.computing
 @options.llmc_library(
     help="Compare with llm.c itself, built as this shared object, on the models, tokens and settings of the records.",
 )
@@ -94,10 +84,7 @@ def command(**values: Any) -> None:
         for entry in unfit if not OUT.quiet else ():
             ERR.print(f"note: {entry.what} is left out: {entry.reason}")
         places = list(product(run.partitions, run.schedulers))
-        memory = {name: getattr(run, name) for name in _MEMORY}
         steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
-        if steps == 0:
-            raise InvalidArgumentError("partitions, schedulers: expected at least one; nothing would be compared")
         with (
             tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name,
             progress_bar(hidden=run.as_json) as progress,
@@ -114,7 +101,7 @@ def command(**values: Any) -> None:
                     ):
                         at = Place(runtime, directory)
                         for count in counts:
-                            case = Case(record.name, count, run.reduction, tiles=run.weight_gradient_tiles, **memory)
+                            case = Case(record.name, **{**settings_of(run), "sub_batches": count})
                             result = Parity().compare(
                                 reference.record if reference else record,
                                 runtime,

@@ -18,6 +18,7 @@ from starpullm.data.models import MODELS
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
+from starpullm.options import settings_of
 from starpullm.predict.costs import Costs, Speed, costs_of_run
 from starpullm.predict.measure import Recorded, measured_costs, record_placements
 from starpullm.predict.prediction import Prediction, predict
@@ -52,14 +53,7 @@ _WAITS = 4
 @click.option("--seq-len", type=int, show_default="64, or the model's longest", help="Tokens per sequence.")
 @options.partition
 @click.option("--sub-batches", type=int, show_default="one per worker", metavar="S", help=f"{options.SUB_BATCHES}.")
-@options.sets
-@options.recompute
-@options.weight_gradients
-@options.stages
-@options.schedule
-@options.gradient_buffers
-@options.reduction
-@options.tiles
+@options.settings
 @options.scheduler
 @click.option("--ranks", type=click.IntRange(min=1), default=1, help="Number of ranks.")
 @click.option("--steps", type=int, default=1, help="Steps, submitted ahead.")
@@ -115,12 +109,6 @@ def _config(run: SimpleNamespace) -> ModelConfig:
     return MODELS[run.model] if run.model in MODELS else shipped_record(run.model).model
 
 
-_SAME = (
-    *("partition", "scheduler", "reduction", "weight_gradient_tiles", "activation_sets", "recompute"),
-    *("weight_gradients", "ranks", "stages", "schedule", "gradient_buffers"),
-)
-
-
 def _workload(run: SimpleNamespace, config: ModelConfig) -> Workload:
     sub_batches = Partition.parse(run.partition).workers if run.sub_batches is None else run.sub_batches
     return Workload(
@@ -128,10 +116,12 @@ def _workload(run: SimpleNamespace, config: ModelConfig) -> Workload:
         batch_size=(sub_batches if run.batch_size is None else run.batch_size)
         * number_of_pipelines(run.ranks, run.stages),
         seq_len=min(64, config.max_seq_len) if run.seq_len is None else run.seq_len,
-        sub_batches=sub_batches,
+        partition=run.partition,
+        scheduler=run.scheduler,
+        ranks=run.ranks,
         iterations=run.steps,
         warm_up=2,  # tasks are those of a plan only after an even number: see `same_tasks`
-        **{name: getattr(run, name) for name in _SAME},
+        **{**settings_of(run), "sub_batches": sub_batches},
     )
 
 

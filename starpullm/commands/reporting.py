@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from starpullm.commands.main import exit_status
 from starpullm.commands.render import ERR
 from starpullm.errors import StarpullmError
 from starpullm.machine import inspect_machine
+from starpullm.processes import Comm
 from starpullm.report.document import Document, new_document
 from starpullm.report.folder import ReportFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from mpi4py.MPI import Comm
-
-    from starpullm.report.left_out import LeftOut
+from starpullm.report.left_out import LeftOut
 
 
 class CommandReport:

@@ -20,7 +20,7 @@ from starpullm.files.tokens import write_tokens
 def command(text: Path, out: Path, tokenizer: Path | None) -> None:
     """Convert the text file TEXT, in UTF-8, to the token file OUT.
 
-    The tokens are GPT-2's if --tokenizer is given or tiktoken has the vocabulary, otherwise bytes.
+    The tokens are GPT-2's if --tokenizer is given, otherwise bytes.
     """
     encoding = text_encoding(tokenizer)
     try:

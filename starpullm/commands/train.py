@@ -14,10 +14,11 @@ from starpullm.commands import options
 from starpullm.commands.main import all_ranks, guarded_ranks
 from starpullm.commands.render import ERR, OUT, json_number, print_json, progress_bar
 from starpullm.data.loader import TokenLoader
-from starpullm.errors import FileError, FormatError, InvalidArgumentError
+from starpullm.errors import InvalidArgumentError
 from starpullm.files.atomic import check_can_write
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
+from starpullm.options import settings_of
 from starpullm.processes.keeper import rank_and_size_from_environment
 from starpullm.resume import TrainingState, training_state
 from starpullm.runtime import Runtime, runtime_options
@@ -28,22 +29,6 @@ from starpullm.training.loop import StepReport, mean_loss, train
 from starpullm.training.schedule import SCHEDULES, Schedule
 
 POSITIVE = click.IntRange(min=1)
-_TRAINER_OPTIONS = (
-    "batch_size",
-    "seq_len",
-    "sub_batches",
-    "activation_sets",
-    "stages",
-    "schedule",
-    "gradient_buffers",
-    "recompute",
-    "weight_gradients",
-    "reduction",
-    "weight_gradient_tiles",
-    "learning_rate",
-    "eps",
-    "weight_decay",
-)
 
 
 @click.command(
@@ -66,7 +51,11 @@ _TRAINER_OPTIONS = (
 @click.option("--batch-size", type=int, default=4, help="Sequences per step on each rank.")
 @click.option("--seq-len", type=int, default=64, help="Tokens per sequence.")
 @click.option("--steps", type=POSITIVE, default=10, help="Number of the last step.")
-@options.placement
+@options.partition
+@options.sub_batches
+@options.settings
+@options.scheduler
+@options.computing
 @click.option("--learning-rate", type=float, default=3e-4, help="Learning rate of AdamW, the highest of the schedule.")
 @click.option(
     "--learning-rate-schedule",
@@ -115,9 +104,8 @@ def command(**values: Any) -> None:
     config, state = _start_of(run)
     states = run.state_dir
     if state is not None and states is None:
-        states = run.resume.resolve().parent if _is_a_state(run.resume, state) else run.resume
-    if run.save_every and states:
-        _check_no_newer_states(states, state.step if state else 0)
+        is_a_state = state.path.resolve() == run.resume.resolve()
+        states = run.resume.resolve().parent if is_a_state else run.resume
     with (
         all_ranks() as comm,
         Runtime(run.partition, run.scheduler, comm, **runtime_options(run)) as runtime,
@@ -167,11 +155,6 @@ def _note(sentence: str) -> None:
         ERR.print(f"note: {sentence}")
 
 
-def _is_a_state(folder: Path, newest: TrainingState) -> bool:
-    """Return whether the newest state in a folder is that folder itself."""
-    return newest.path.resolve() == folder.resolve()
-
-
 def _train(
     run: SimpleNamespace, config: ModelConfig, state: TrainingState | None, states: Path | None, runtime: Runtime
 ) -> dict[str, Any]:
@@ -197,7 +180,8 @@ def _train(
             resume=state.path if state else None,
             betas=(run.beta1, run.beta2),
             trace=run.trace is not None,
-            **{name: getattr(run, name) for name in _TRAINER_OPTIONS},
+            **{name: getattr(run, name) for name in ("batch_size", "seq_len", "learning_rate", "eps", "weight_decay")},
+            **settings_of(run),
         ) as trainer,
         guarded_ranks(runtime.comm),
     ):
@@ -278,23 +262,6 @@ def _open_tokens(pattern: str, run: SimpleNamespace, config: ModelConfig, runtim
         num_ranks=parts,
         vocab_size=config.vocab_size,
     )
-
-
-def _check_no_newer_states(folder: Path, step: int) -> None:
-    """Refuse a folder with newer states of another run: a later --resume would continue from those."""
-    try:
-        newest = training_state(folder)
-    except (FormatError, FileError):  # there is no state; a folder that can't be written is reported when saving
-        return
-    if _is_a_state(folder, newest):
-        raise InvalidArgumentError(
-            f"{folder}: is a training state, expected the folder that holds states, here {folder.resolve().parent}"
-        )
-    if newest.step > step:
-        raise InvalidArgumentError(
-            f"{folder}: holds the state after step {newest.step}, newer than step {step} that this run starts from, "
-            f"expected a folder without newer states, or --resume"
-        )
 
 
 def _check_same_data(state: TrainingState, batch_size: int, seq_len: int, data_id: int) -> None:

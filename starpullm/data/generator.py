@@ -59,37 +59,25 @@ def generate_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, N
 def generate_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> str:
     """Write the checkpoint of the generated model in pieces, and return the SHA-256 of the file in hex.
 
-    Raises
-    ------
-    FileError
-        If the file can't be written. An existing file is unchanged.
+    If the file can't be written, which is a `FileError`, an existing one is unchanged.
     """
     digest = hashlib.sha256()
     with atomic_write(path) as file:
-        for piece in _checkpoint_pieces(config, seed):
-            digest.update(piece)
-            file.write(piece)
+        file.write(header := checkpoint_header(config))
+        digest.update(header)
+        for number, (name, shape) in enumerate(parameter_shapes(config).items()):
+            for chunk in _parameter_chunks(name, number, math.prod(shape), seed):
+                digest.update(piece := bytes_of(chunk, FLOAT32))
+                file.write(piece)
     return digest.hexdigest()
 
 
 def generate_tokens(
     seed: int, step: int, batch_size: int, seq_len: int, vocab_size: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the generated inputs and targets of a step, int32 (B,T) each.
+    """Return the generated inputs and targets of a step, from 0, int32 (B,T) each; ``seed`` is the model's number.
 
-    Parameters
-    ----------
-    seed
-        Number of the model.
-    step
-        Number of the step, from 0.
-    batch_size, seq_len, vocab_size
-        B, T and V.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If a size isn't positive.
+    A size that isn't positive is an `InvalidArgumentError`.
     """
     check_positive(batch_size=batch_size, seq_len=seq_len, vocab_size=vocab_size)
     count = 2 * batch_size * seq_len
@@ -132,38 +120,18 @@ def _parameter_chunks(name: str, number: int, count: int, seed: int) -> Iterator
         yield chunk
 
 
-def _checkpoint_pieces(config: ModelConfig, seed: int) -> Iterator[bytes]:
-    yield checkpoint_header(config)
-    for number, (name, shape) in enumerate(parameter_shapes(config).items()):
-        for chunk in _parameter_chunks(name, number, math.prod(shape), seed):
-            yield chunk.astype("<f4", copy=False).tobytes()
-
-
 _INITIAL_STD: Final = 0.02
 _RESIDUAL_PROJECTIONS: Final = frozenset({"attprojw", "fcprojw"})
 
 
-def initial_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield name and array of each parameter of an untrained GPT-2, in the checkpoint's order.
+def initial_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> None:
+    """Write the checkpoint of an untrained GPT-2 in pieces, so that it needs little memory.
 
     The initialisation is that of GPT-2: weights are normally distributed with standard deviation 0.02, divided by
     sqrt(2·L) for the residual projections (attprojw, fcprojw); biases are 0 and layernorm weights 1. The padding rows
-    of wte are 0.
+    of wte are 0. The generator is NumPy's PCG64: the same seed and version of NumPy give the same model.
 
-    The generator is NumPy's PCG64: the same seed and version of NumPy give the same model.
-    """
-    random = np.random.Generator(np.random.PCG64(seed))
-    for name, shape in parameter_shapes(config).items():
-        yield name, np.concatenate(list(_initial_chunks(config, name, random))).reshape(shape)
-
-
-def initial_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> None:
-    """Write the checkpoint of the untrained model of `initial_parameters` in pieces, so that it needs little memory.
-
-    Raises
-    ------
-    FileError
-        If there is no room for the file, or it can't be written. An existing file is unchanged.
+    If there is no room for the file, or it can't be written, which is a `FileError`, an existing one is unchanged.
     """
     random = np.random.Generator(np.random.PCG64(seed))
     header = checkpoint_header(config)

@@ -1,25 +1,20 @@
-"""Text to token ids and back: GPT-2's byte pair encoding if its vocabulary is on this machine, otherwise bytes.
+"""Text to token ids and back: bytes, or GPT-2's byte pair encoding with llm.c's file of its vocabulary.
 
 Size letter: V vocabulary.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import importlib
-import os
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from starpullm.errors import FileError, FormatError, MissingDependencyError, TokenRangeError
+from starpullm.errors import FormatError, MissingDependencyError, TokenRangeError
 from starpullm.files.header import StrPath
 from starpullm.files.tokenizer import read_tokenizer
 
@@ -41,10 +36,7 @@ class TextEncoding:
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of the ids; bytes that aren't valid UTF-8 become U+FFFD.
 
-        Raises
-        ------
-        TokenRangeError
-            If an id isn't in [0, V).
+        An id that isn't in [0, V) is a `TokenRangeError`.
         """
         checked = [int(token) for token in ids]
         for position, token in enumerate(checked):
@@ -60,24 +52,11 @@ END_OF_TEXT: Final = "<|endoftext|>"
 
 # The pattern that was published with GPT-2. It splits text into pieces, and bytes are merged within a piece only.
 _GPT2_SPLIT: Final = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-# Names of the files of GPT-2's vocabulary (merges, encoder) in tiktoken's cache, with their SHA-256.
-_GPT2_VOCABULARY: Final = {
-    "6d1cbeee0f20b3d9449abfede4726ed8212e3aee": ("1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"),
-    "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6": ("196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"),
-}
 
 
 def text_encoding(tokenizer_file: StrPath | None = None) -> TextEncoding:
-    """Return GPT-2's byte pair encoding if its vocabulary is on this machine, otherwise that of bytes.
-
-    ``tokenizer_file`` is llm.c's `gpt2_tokenizer.bin`, which has to be used if it is given.
-    """
-    if tokenizer_file is not None:
-        return gpt2_encoding(tokenizer_file)
-    try:
-        return gpt2_encoding()
-    except (FileError, MissingDependencyError):
-        return byte_encoding()
+    """Return GPT-2's byte pair encoding if llm.c's `gpt2_tokenizer.bin` is given, otherwise that of bytes."""
+    return byte_encoding() if tokenizer_file is None else gpt2_encoding(tokenizer_file)
 
 
 def byte_encoding() -> TextEncoding:
@@ -94,19 +73,19 @@ def byte_encoding() -> TextEncoding:
     return TextEncoding("bytes", len(tokens), len(tokens) - 1, encode, decode)
 
 
-def gpt2_encoding(tokenizer_file: StrPath | None = None) -> TextEncoding:
-    """Return GPT-2's byte pair encoding by tiktoken; nothing is downloaded.
+def gpt2_encoding(tokenizer_file: StrPath) -> TextEncoding:
+    """Return GPT-2's byte pair encoding by tiktoken, with the vocabulary of llm.c's `gpt2_tokenizer.bin`.
 
-    The vocabulary is that of ``tokenizer_file``, llm.c's `gpt2_tokenizer.bin`, or else in tiktoken's cache on the disk.
-    `MissingDependencyError` is raised if tiktoken isn't installed, `FileError` if the vocabulary isn't there, and
-    `FormatError` if the file isn't a tokenizer, or its tokens aren't a byte pair vocabulary.
+    `MissingDependencyError` is raised if tiktoken isn't installed, `FileError` if the file isn't there, and
+    `FormatError` if it isn't a tokenizer, or its tokens aren't a byte pair vocabulary.
     """
-    tiktoken = _optional_module("tiktoken")
-    if tokenizer_file is None:
-        ranks = _cached_gpt2_ranks()
-        end_of_text = len(ranks)
-    else:
-        ranks, end_of_text = _ranks_of_file(Path(tokenizer_file))
+    try:
+        tiktoken = importlib.import_module("tiktoken")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"GPT-2's byte pair encoding needs the package tiktoken, which can't be imported: {error}"
+        ) from error
+    ranks, end_of_text = _ranks_of_file(Path(tokenizer_file))
     encoding = tiktoken.Encoding(
         "gpt2",
         pat_str=_GPT2_SPLIT,
@@ -114,15 +93,6 @@ def gpt2_encoding(tokenizer_file: StrPath | None = None) -> TextEncoding:
         special_tokens={END_OF_TEXT: end_of_text},
     )
     return TextEncoding("gpt2", len(ranks) + 1, end_of_text, encoding.encode_ordinary, encoding.decode)
-
-
-def _optional_module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"GPT-2's byte pair encoding needs the package tiktoken, which can't be imported: {error}"
-        ) from error
 
 
 def _ranks_of_file(path: Path) -> tuple[dict[bytes, int], int]:
@@ -144,25 +114,3 @@ def _ranks_of_file(path: Path) -> tuple[dict[bytes, int], int]:
                 f"{path}: expected a byte pair vocabulary with every single byte, found none for {byte:#04x}"
             )
     return ranks, tokenizer.end_of_text
-
-
-def _cached_gpt2_ranks() -> dict[bytes, int]:
-    # Checked first, because tiktoken downloads files that its cache doesn't contain with the right hash.
-    directory = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
-    if directory is None:
-        directory = str(Path(tempfile.gettempdir()) / "data-gym-cache")
-    if not directory or not all(_has_hash(Path(directory), *entry) for entry in _GPT2_VOCABULARY.items()):
-        raise FileError(
-            f"GPT-2's vocabulary isn't in tiktoken's cache ({directory or 'switched off'}); "
-            "give llm.c's gpt2_tokenizer.bin instead",
-            errno.ENOENT,
-        )
-    ranks: dict[bytes, int] = _optional_module("tiktoken_ext.openai_public").gpt2()["mergeable_ranks"]
-    return ranks
-
-
-def _has_hash(directory: Path, name: str, sha256: str) -> bool:
-    try:
-        return hashlib.sha256((directory / name).read_bytes()).hexdigest() == sha256
-    except OSError:
-        return False

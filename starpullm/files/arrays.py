@@ -1,4 +1,4 @@
-"""Arrays in files: reading, mapping and writing them; checks of shapes, dtypes and ids."""
+"""Arrays in files: reading, mapping and writing them, and looking for ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import BinaryIO, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import InvalidArgumentError
 from starpullm.files.header import refusal
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -45,12 +44,6 @@ def read_array(
     if array.size < count:
         raise refusal(where, position + array.nbytes, f"{count} values", "the end of the file")
     return array
-
-
-def check_array(name: str, array: NDArray[np.generic], shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
-    """Raise an error if the array has another shape or dtype."""
-    if array.shape != shape or array.dtype != dtype:
-        raise InvalidArgumentError(f"{name}: expected {dtype} {shape}, found {array.dtype} {array.shape}")
 
 
 def first_outside(ids: NDArray[np.integer], limit: int) -> int | None:

@@ -9,6 +9,7 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from starpullm.errors import InvalidArgumentError
 from starpullm.files.arrays import FLOAT32, bytes_of, read_array
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import (
@@ -23,10 +24,10 @@ from starpullm.files.header import (
 )
 from starpullm.files.model import (
     ModelConfig,
-    checked_tensors,
     config_problem,
+    num_elements,
     num_parameters,
-    split_tensors,
+    parameter_shapes,
     tensor_sections,
 )
 
@@ -47,7 +48,19 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         """Check names, shapes and dtypes of the parameters, and bring them into the file's order."""
-        object.__setattr__(self, "parameters", checked_tensors(self.config, self.parameters, "parameters"))
+        shapes, given = parameter_shapes(self.config), self.parameters
+        missing = [name for name in shapes if name not in given]
+        unknown = [name for name in given if name not in shapes]
+        if missing or unknown:
+            found = (f"{word} {', '.join(names)}" for word, names in (("no", missing), ("also", unknown)) if names)
+            raise InvalidArgumentError(f"parameters: expected {', '.join(shapes)}, found {' and '.join(found)}")
+        for name, shape in shapes.items():
+            array = given[name]
+            if array.shape != shape or array.dtype != FLOAT32:
+                raise InvalidArgumentError(
+                    f"parameters, {name}: expected {FLOAT32} {shape}, found {array.dtype} {array.shape}"
+                )
+        object.__setattr__(self, "parameters", {name: given[name] for name in shapes})
 
 
 def checkpoint_config(path: StrPath) -> ModelConfig:
@@ -61,7 +74,9 @@ def read_checkpoint(path: StrPath, *, mmap: bool = False) -> Checkpoint:
     with reading(path) as (file, where):
         config = _read_checkpoint_header(file, where)
         body = read_array(file, where, FLOAT32, HEADER_BYTES, num_parameters(config), mmap=mmap)
-        return Checkpoint(config, split_tensors(body, config))
+        shapes = parameter_shapes(config)
+        parts = np.split(body, np.cumsum([num_elements(shape) for shape in shapes.values()])[:-1])
+        return Checkpoint(config, {name: part.reshape(shapes[name]) for name, part in zip(shapes, parts, strict=True)})
 
 
 def checkpoint_header(config: ModelConfig) -> bytes:

@@ -50,23 +50,12 @@ class Conversion:
 def from_hugging_face(source: StrPath, out: StrPath, *, padded_vocab_size: int | None = None) -> Conversion:
     """Write a model in Hugging Face's layout as llm.c's checkpoint; values become float32, which holds them exactly.
 
-    Parameters
-    ----------
-    source
-        Folder of the model, or its safetensors or index file, with config.json beside it.
-    out
-        Checkpoint to write. After a failure an existing file is unchanged.
-    padded_vocab_size
-        Vp; the rows of wte after V are 0. By default V rounded up to a multiple of 128, as in llm.c.
+    ``source`` is the model's folder, or its safetensors or index file, with config.json beside it. After a failure an
+    existing file ``out`` is unchanged. ``padded_vocab_size`` is Vp, by default V rounded up to a multiple of 128, as in
+    llm.c; the rows of wte after V are 0.
 
-    Raises
-    ------
-    FormatError
-        If the model isn't one that llm.c computes, or if its files are damaged.
-    InvalidArgumentError
-        If Vp is less than V.
-    FileError
-        If a file can't be read or written.
+    `FormatError` is raised if the model isn't one that llm.c computes, or if its files are damaged, and
+    `InvalidArgumentError` if Vp is less than V.
     """
     model = hugging_face.open_model(source)
     if model.head is not None:
@@ -92,12 +81,7 @@ def from_hugging_face(source: StrPath, out: StrPath, *, padded_vocab_size: int |
 def to_hugging_face(source: StrPath, out: StrPath) -> Conversion:
     """Write llm.c's checkpoint as a folder with config.json and model.safetensors, float32, without padding rows.
 
-    Raises
-    ------
-    FormatError
-        If the checkpoint is damaged.
-    FileError
-        If a file can't be read or written, or if `out` exists and isn't an empty folder.
+    An ``out`` that exists and isn't an empty folder is a `FileError`.
     """
     config = checkpoint_config(source)
     stored = list(hugging_face.stored_shapes(config))

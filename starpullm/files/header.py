@@ -21,16 +21,14 @@ StrPath: TypeAlias = str | os.PathLike[str]
 HEADER_INTS: Final = 256
 HEADER_BYTES: Final = 4 * HEADER_INTS
 CHECKPOINT_MAGIC: Final = 20240326
-DEBUG_STATE_MAGIC: Final = 20240327
 TOKENIZER_MAGIC: Final = 20240328
 TOKENS_MAGIC: Final = 20240520
-TRAINING_STATE_MAGIC: Final = 20261121
 _KINDS: Final = {
     CHECKPOINT_MAGIC: "model checkpoint",
-    DEBUG_STATE_MAGIC: "debug state",
+    20240327: "debug state",
     TOKENIZER_MAGIC: "tokenizer",
     TOKENS_MAGIC: "tokens",
-    TRAINING_STATE_MAGIC: "training state",
+    20261121: "training state",
 }
 _OTHER_KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -74,7 +72,7 @@ def file_errors(where: StrPath, what: str = "read") -> Iterator[None]:
     except StarpullmError:
         raise
     except OSError as error:
-        raise FileError(f"{where}: can't be {what}: {reason(error)}", error.errno, str(where)) from error
+        raise FileError(f"{where}: can't be {what}: {error.strerror or error}", error.errno, str(where)) from error
     except MemoryError as error:
         raise OutOfMemoryError(f"{where}: there is no memory for its content") from error
 
@@ -88,11 +86,6 @@ def _open_regular(path: str, flags: int) -> int:
         kind = next((name for is_kind, name in _OTHER_KINDS if is_kind(mode)), "something else")
         raise FormatError(f"{path}: is {kind}, expected a regular file")
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
-
-
-def reason(error: OSError) -> str:
-    """Return the operating system's error message."""
-    return error.strerror or str(error)
 
 
 def refusal(where: Path | str, position: int, expected: str, found: str) -> FormatError:

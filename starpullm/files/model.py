@@ -12,11 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from starpullm.errors import InvalidArgumentError
-from starpullm.files.arrays import FLOAT32, check_array
 from starpullm.files.header import HEADER_BYTES, INT32_MAX
 
 INT64_MAX: Final = 2**63 - 1
@@ -89,13 +85,6 @@ def num_parameters(config: ModelConfig) -> int:
     return sum(num_elements(shape) for shape in parameter_shapes(config).values())
 
 
-def split_tensors(values: NDArray[np.float32], config: ModelConfig) -> dict[str, NDArray[np.float32]]:
-    """Return the parameters or gradients that follow each other in an array, as views of it."""
-    shapes = parameter_shapes(config)
-    parts = np.split(values, np.cumsum([num_elements(shape) for shape in shapes.values()]))
-    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=False)}
-
-
 def config_problem(sizes: Mapping[str, int]) -> tuple[str, str, str] | None:
     """Return the first size that is wrong, as (name, what was expected, what was found), or None."""
     for name, value in sizes.items():
@@ -123,22 +112,3 @@ def tensor_sections(config: ModelConfig) -> list[tuple[str, int]]:
 def num_elements(shape: tuple[int, ...]) -> int:
     """Return the number of elements of an array of this shape."""
     return math.prod(shape)
-
-
-def checked_tensors(
-    config: ModelConfig, tensors: Mapping[str, NDArray[np.float32]], group: str
-) -> dict[str, NDArray[np.float32]]:
-    """Check names, shapes and dtypes, and return the tensors in the checkpoint's order."""
-    shapes = parameter_shapes(config)
-    missing = [name for name in shapes if name not in tensors]
-    unknown = [name for name in tensors if name not in shapes]
-    if missing or unknown:
-        raise InvalidArgumentError(
-            f"{group}: expected {', '.join(shapes)}, found "
-            + " and ".join(
-                f"{word} {', '.join(names)}" for word, names in (("no", missing), ("also", unknown)) if names
-            )
-        )
-    for name, shape in shapes.items():
-        check_array(f"{group}, {name}", tensors[name], shape, FLOAT32)
-    return {name: tensors[name] for name in shapes}

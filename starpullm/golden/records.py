@@ -54,9 +54,6 @@ _POWF_EXPONENTS: Final = 1000
 _CANONICAL_NAN: Final = 0x7FC00000
 
 
-# ---- Records ----
-
-
 @dataclass(frozen=True)
 class GoldenStep:
     """The results of one training step.
@@ -179,9 +176,6 @@ def shipped_libm_fingerprint() -> dict[str, str]:
     return _fingerprint(JsonNode(where, "", read_json(where)))
 
 
-# ---- Tensors ----
-
-
 def tensor_digest(array: NDArray[np.float32]) -> str:
     """Return the first 32 hex digits of the SHA-256 of a tensor's little-endian binary32 values, row-major.
 
@@ -247,9 +241,6 @@ def split_layers(
                 yield layer_name(name, layer), part
 
 
-# ---- libm ----
-
-
 def libm_fingerprint(evaluate: Callable[..., NDArray[np.float32]]) -> dict[str, str]:
     """Return the fingerprint of a libm: function to SHA-256 in hex of its results at fixed inputs.
 
@@ -268,9 +259,6 @@ def libm_fingerprint(evaluate: Callable[..., NDArray[np.float32]]) -> dict[str, 
         results.view(np.uint32)[np.isnan(results)] = _CANONICAL_NAN
         fingerprint[function] = hashlib.sha256(results.astype("<f4").tobytes()).hexdigest()
     return fingerprint
-
-
-# ---- Checking JSON ----
 
 
 def _fingerprint(node: JsonNode) -> dict[str, str]:

@@ -67,13 +67,7 @@ class Measured:
         return f"as measured {self.where}, {self.runtime_ns / 1000:.0f} us more for each task"
 
     def of_tasks(self, trace: Trace, config: ModelConfig, workload: Workload) -> NDArray[np.float64]:
-        """Return the same as `Speed`.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If tasks of a kind weren't measured.
-        """
+        """Return the same as `Speed`; tasks of a kind that wasn't measured are an `InvalidArgumentError`."""
         durations = np.zeros(len(trace))
         kinds, shares = kinds_of(trace)
         for number, (kind, kernel) in enumerate(zip(kinds, is_kernel(trace).tolist(), strict=True)):

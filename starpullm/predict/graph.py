@@ -7,7 +7,7 @@ changes it, and sends what its tasks write to the owner. So each rank has a copy
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,6 @@ def work_of(trace: Trace, owners: NDArray[np.int64], ranks: int) -> Work:
                 copies.pop(handle, None)
                 if owner[handle] != rank:
                     send(MESSAGE, handle, rank, handle, owner[handle])
-    table = np.array(nodes, np.int64).reshape(-1, 4)
+    tasks, destinations, sources, lengths = np.array(nodes, np.int64).reshape(-1, 4).T
     order = graph_of(accesses)
-    handles = TaskGraph(order.first, order.before, order.handle // ranks, order.kind)
-    return Work(table[:, 0], table[:, 1], table[:, 2], table[:, 3], handles)
+    return Work(tasks, destinations, sources, lengths, replace(order, handle=order.handle // ranks))

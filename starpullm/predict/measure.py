@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import psutil
@@ -19,15 +19,13 @@ from starpullm.predict.costs import Measured, mean_durations, runtime_cost
 from starpullm.predict.graph import work_of
 from starpullm.predict.prediction import plan_of, schedule_of
 from starpullm.predict.schedule import FREE
+from starpullm.processes import Comm
 from starpullm.processes.children import Child
 from starpullm.runtime import Partition
 from starpullm.speed.worker import run_measured
-from starpullm.speed.workload import Run, Workload
+from starpullm.speed.workload import Workload
 from starpullm.trace import Trace
 from starpullm.traces.merge import is_kernel
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 _PLACEMENTS = (("1x1", 1), ("2x1", 1), ("1x2", 1), ("1x1", 2))
 """Partitions and ranks that predictions are compared on, as far as the machine has the cores."""
@@ -50,12 +48,7 @@ class Recorded:
 def measured_costs(config: ModelConfig, workload: Workload, checkpoint: Path, time_limit: float) -> Measured:
     """Record the workload's sub-batches on all cores of this machine, at least two of them on one rank.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If this machine's memory is too small.
-    RuntimeFailureError
-        If the steps have failed, or weren't done in time.
+    `InvalidArgumentError` is raised if this machine's memory is too small; other errors are those of `record_steps`.
     """
     cores = count_cores()
     threads = min(Partition.parse(workload.partition).threads, cores)
@@ -91,10 +84,7 @@ def _here(workload: Workload, partition: str, ranks: int) -> Workload:
 def record_steps(workload: Workload, checkpoint: Path, time_limit: float) -> Recorded:
     """Run a workload's steps in a child process, or under mpirun, and return what they took.
 
-    Raises
-    ------
-    RuntimeFailureError
-        If the steps have failed, weren't done in time, or had other tasks than their plan.
+    `RuntimeFailureError` is raised if they have failed, weren't done in time, or had other tasks than their plan.
     """
     arguments = {"workload": asdict(workload), "checkpoint": str(checkpoint)}
     with Child(str(workload), _serve_recorded, arguments, ranks=workload.ranks) as child:
@@ -112,10 +102,25 @@ def record_steps(workload: Workload, checkpoint: Path, time_limit: float) -> Rec
 def _serve_recorded(
     comm: Comm | None, workload: Mapping[str, Any], checkpoint: str
 ) -> Iterator[tuple[dict[str, Any], Callable[[Any], None]]]:
-    """Yield what was recorded; there are no requests."""
+    """Yield the members of `Recorded` as JSON values; there are no requests."""
     own = Workload(**workload)
     steps, trainer = run_measured(own, Path(checkpoint), comm, trace=True)
-    yield _summary(trainer.config, own, steps), lambda _: None
+    assert steps.trace is not None
+    trace, plan = steps.trace, plan_of(trainer.config, own)
+    if not same_tasks(plan.trace, trace):
+        raise RuntimeFailureError(f"{own}: the recorded tasks are other ones than the plan's")
+    workers = Partition.parse(own.partition).workers
+    runtime_ns = runtime_cost(trace, steps.begin_ns, steps.end_ns, workers=workers, ranks=own.ranks)
+    taken = np.where(is_kernel(trace), trace.tasks["end_ns"] - trace.tasks["start_ns"], 0)
+    work = work_of(plan.trace, plan.owners, own.ranks)
+    schedule, _ = schedule_of(plan, work, taken.astype(float), runtime_ns, own, FREE)
+    summary = {
+        "measured_seconds": steps.seconds / own.iterations,
+        "model_seconds": schedule.makespan * 1e-9 / own.iterations,
+        "runtime_ns": runtime_ns,
+        "means": [[operation, sizes, mean] for (operation, sizes), mean in mean_durations(trace).items()],
+    }
+    yield summary, lambda _: None
 
 
 def same_tasks(plan: Trace, trace: Trace) -> bool:
@@ -129,23 +134,3 @@ def same_tasks(plan: Trace, trace: Trace) -> bool:
         and np.array_equal(plan.tasks[columns], trace.tasks[columns])
         and np.array_equal(plan.accesses, trace.accesses)
     )
-
-
-def _summary(config: ModelConfig, workload: Workload, steps: Run) -> dict[str, Any]:
-    """Return the members of `Recorded` as JSON values."""
-    trace = steps.trace
-    assert trace is not None
-    plan = plan_of(config, workload)
-    if not same_tasks(plan.trace, trace):
-        raise RuntimeFailureError(f"{workload}: the recorded tasks are other ones than the plan's")
-    workers, ranks = Partition.parse(workload.partition).workers, workload.ranks
-    runtime_ns = runtime_cost(trace, steps.begin_ns, steps.end_ns, workers=workers, ranks=ranks)
-    own = np.where(is_kernel(trace), trace.tasks["end_ns"] - trace.tasks["start_ns"], 0)
-    work = work_of(plan.trace, plan.owners, ranks)
-    schedule, _ = schedule_of(plan, work, own.astype(float), runtime_ns, workload, FREE)
-    return {
-        "measured_seconds": (steps.end_ns - steps.begin_ns) * 1e-9 / workload.iterations,
-        "model_seconds": schedule.makespan * 1e-9 / workload.iterations,
-        "runtime_ns": runtime_ns,
-        "means": [[operation, sizes, mean] for (operation, sizes), mean in mean_durations(trace).items()],
-    }

@@ -73,11 +73,8 @@ def make_plan(
 ) -> Plan:
     """Return the plan of so many steps; batch size, sub-batches and workers are those of each rank.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If a number isn't possible, the reduction is ``redux``, to which StarPU adds tasks of its own, or a rank has
-        more bytes than a process can address.
+    `InvalidArgumentError` is raised if a number isn't possible, the reduction is ``redux``, to which StarPU adds tasks
+    of its own, or a rank has more bytes than a process can address.
     """
     options = structs.new(
         "plan_options",

@@ -29,20 +29,9 @@ _INSTANCE = re.compile(r"\[\d+\]|[#@%~]\d+|/rank\d+")
 class Prediction:
     """What the model says of ``configuration.iterations`` steps; times are those of one of them, in seconds.
 
-    Parameters
-    ----------
-    efficiency
-        The kernels' time on the busiest rank by the workers' time.
-    work_seconds
-        The kernels' time on the busiest rank by its number of workers: no schedule is faster.
-    path_seconds
-        The longest path through tasks and messages: no number of workers is faster.
-    waits
-        What the step waits for, as fractions of it, largest first. The chain that ends last is followed backwards: a
-        task counts for the tensor of which it waited for the value or the buffer, or for ``busy workers`` if only a
-        worker was missing; a message for ``messages``.
-    bytes_on_a_rank
-        Of the rank with the largest buffers.
+    ``waits`` is what the step waits for, as fractions of it, largest first. The chain that ends last is followed
+    backwards: a task counts for the tensor of which it waited for the value or the buffer, or for ``busy workers`` if
+    only a worker was missing; a message for ``messages``.
     """
 
     configuration: Workload
@@ -51,10 +40,14 @@ class Prediction:
     tasks: int
     step_seconds: float
     efficiency: float
+    """The kernels' time on the busiest rank by the workers' time."""
     work_seconds: float
+    """The kernels' time on the busiest rank by its number of workers: no schedule is faster."""
     path_seconds: float
+    """The longest path through tasks and messages: no number of workers is faster."""
     waits: dict[str, float]
     bytes_on_a_rank: int
+    """Of the rank with the largest buffers."""
 
 
 class Predicted(NamedTuple):
@@ -73,10 +66,8 @@ def plan_of(config: ModelConfig, workload: Workload) -> Plan:
 def predict(config: ModelConfig, workload: Workload, costs: Costs, network: Network | None = None) -> Predicted:
     """Predict a workload; without a network messages are free.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If the plan isn't possible, the model doesn't know the scheduler, or the costs don't fit the tasks.
+    `InvalidArgumentError` is raised if the plan isn't possible, the model doesn't know the scheduler, or the costs
+    don't fit the tasks.
     """
     plan = plan_of(config, workload)
     work = work_of(plan.trace, plan.owners, plan.ranks)
@@ -85,8 +76,9 @@ def predict(config: ModelConfig, workload: Workload, costs: Costs, network: Netw
     steps, workers = workload.iterations, Partition.parse(workload.partition).workers
     per_step = 1e-9 / steps
     busiest = np.bincount(plan.trace.tasks["rank"], kernels).max() / workers
-    on_the_way = _message_durations(work, network or FREE)
-    path, _ = work.order.critical_path(of_nodes + on_the_way)
+    latency, bandwidth = network or FREE
+    on_the_way = np.where(work.source < 0, 0, latency + work.bytes / bandwidth)
+    path, _ = work.order.critical_path(of_nodes + (on_the_way * 1e9).round().astype(np.int64))
     prediction = Prediction(
         configuration=workload,
         costs=str(costs),
@@ -112,12 +104,6 @@ def schedule_of(
     workers = Partition.parse(workload.partition).workers
     schedule = run(work, of_nodes, priorities, workers=workers, scheduler=workload.scheduler, network=network)
     return schedule, of_nodes
-
-
-def _message_durations(work: Work, network: Network) -> NDArray[np.int64]:
-    seconds = np.where(work.source < 0, 0, network.latency + work.bytes / network.bandwidth)
-    durations: NDArray[np.int64] = (seconds * 1e9).round().astype(np.int64)
-    return durations
 
 
 def waits_of(trace: Trace, work: Work, schedule: Schedule) -> dict[str, float]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
+from starpullm.options import place_of
 from starpullm.predict.graph import Work
 
 _TIME = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -28,13 +29,7 @@ class Network(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Network:
-        """Read ``10us,10GB/s``.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If the text isn't a time and a speed above 0.
-        """
+        """Read ``10us,10GB/s``; a text that isn't a time and a speed above 0 is an `InvalidArgumentError`."""
         number = r"([0-9]+(?:\.[0-9]+)?)"
         match = re.fullmatch(f"{number}({'|'.join(_TIME)}),{number}({'|'.join(_SPEED)})", text)
         if match is None or float(match[3]) == 0:
@@ -89,22 +84,10 @@ def run(
     a worker takes its own task of the highest priority, or else that of its next neighbour that has some. A message
     leaves when its value is there and both links are free.
 
-    Parameters
-    ----------
-    durations
-        Of each node, in nanoseconds; those of messages are added to what the network takes.
-    priorities
-        Of each node.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the scheduler isn't one of `SCHEDULERS`.
+    Durations, in nanoseconds, and priorities are those of each node; durations of messages are added to what the
+    network takes. A scheduler that isn't one of `SCHEDULERS` is an `InvalidArgumentError`.
     """
-    if scheduler not in SCHEDULERS:
-        raise InvalidArgumentError(
-            f'scheduler: found "{scheduler}", expected one that the model knows: {", ".join(SCHEDULERS)}'
-        )
+    place_of("scheduler", scheduler, SCHEDULERS)
     if scheduler == "eager":
         priorities = np.zeros_like(priorities)
     return _Run(work, durations, priorities, workers, network, queues=workers if scheduler == "lws" else 1).result()

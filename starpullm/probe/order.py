@@ -62,10 +62,10 @@ def broken_order(schedule: str, flow: Flow) -> Iterator[Finding]:
     except InvalidArgumentError as error:
         yield Finding(Kind.NOT_CHECKED, schedule, f"{_CLAIM}: {error}")
         return
-    for violation in violations[:MAX_LISTED]:
-        before, after = violation.path[0].before, violation.path[-1].after
+    for path in violations[:MAX_LISTED]:
+        before, after = path[0].before, path[-1].after
         sentence = (
-            f"{flow.name(after)} started {violation.overlap_ns} ns before the end of {flow.name(before)}, for which it "
-            f"has to wait because of handle {violation.path[0].handle}"
+            f"{flow.name(after)} started {flow.end_ns[before] - flow.start_ns[after]} ns before the end of "
+            f"{flow.name(before)}, for which it has to wait because of handle {path[0].handle}"
         )
         yield Finding(Kind.ORDER, schedule, sentence, after, flow.log.names[int(flow.codelet[after])])

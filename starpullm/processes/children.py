@@ -27,18 +27,17 @@ from dataclasses import dataclass
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeAlias
+from typing import Any, NoReturn, Self, TextIO, TypeAlias
 
 import psutil
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
+from starpullm.options import MAX_SECONDS
+from starpullm.processes import Comm
 from starpullm.processes.endings import Completed, Crashed, Job, JobEnding, Stopped
 from starpullm.processes.job import run_job
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import guarded, meet, world
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 Service: TypeAlias = AbstractContextManager[tuple[Any, Callable[[Any], Any]]]
 """What a child runs: yields a value for the parent, and the function that answers a request.
@@ -54,7 +53,6 @@ _POLL_SECONDS = 0.1
 _CLOSED_SECONDS = 30.0  # for a job to end after its connection has closed: a rank fails, mpirun ends the others
 _STOP_SECONDS = 60.0  # for a job to be killed, with the stacks of its ranks before that
 _SOCKET_PATH_BYTES = 107  # Linux: sun_path has 108, with the zero at the end
-_JOB_SECONDS = 7 * 24 * 3600.0  # run_job needs a limit; here each request has its own
 
 
 @dataclass(frozen=True)
@@ -204,7 +202,7 @@ class Child:
             listener.listen(1)
             # -P: the current directory may have a starpullm without a shared library.
             command = [sys.executable, "-P", "-m", __name__, json.dumps({**self._specification, "address": address})]
-            job = Job(command, _JOB_SECONDS, ranks=self._ranks, environment=self._environment)
+            job = Job(command, MAX_SECONDS, ranks=self._ranks, environment=self._environment)
             self._thread = threading.Thread(target=self._run, args=(job,), name=f"child {self.name}", daemon=True)
             self._thread.start()
             listener.settimeout(_POLL_SECONDS)

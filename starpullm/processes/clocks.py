@@ -12,13 +12,11 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
+from starpullm.processes import Comm
 
 _EXCHANGES = 30
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

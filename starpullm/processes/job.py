@@ -164,9 +164,6 @@ def processes_of(name: str) -> list[psutil.Process]:
     return found
 
 
-# ---- How it works ----
-
-
 @contextmanager
 def _temporary_directory(parent: Path | None = None) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="starpullm-", dir=parent, ignore_cleanup_errors=True) as directory:

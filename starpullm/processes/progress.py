@@ -103,9 +103,6 @@ def read_failures(directory: Path) -> dict[int, Failure]:
     return {int(path.stem): Failure(**json.loads(path.read_text())) for path in directory.glob("*.failure")}
 
 
-# ---- How it works ----
-
-
 def _path(suffix: str) -> Path | None:
     directory = os.environ.get(DIRECTORY_VARIABLE)
     return Path(directory, f"{rank_and_size_from_environment()[0]}.{suffix}") if directory else None

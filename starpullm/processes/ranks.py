@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import NoReturn, Self
 
 import click
 
@@ -27,10 +27,7 @@ from starpullm.errors import (
     StarpullmError,
     StateError,
 )
-from starpullm.processes import progress
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
+from starpullm.processes import Comm, progress
 
 AGREEMENT_SECONDS = 1.0
 """How long a rank that fails waits for the other ranks to fail too, before it ends them by ``MPI_Abort``."""
@@ -231,9 +228,6 @@ def meet(comm: Comm, seconds: float | None = None) -> bool:
         time.sleep(pause)
         pause = min(2 * pause, 0.02)
     return True
-
-
-# ---- How it works ----
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from starpullm.options import RuntimeConfiguration
 from starpullm.pytest_plugin.fixtures import Checker
 from starpullm.pytest_plugin.items import FAMILIES, FIXTURES, RANK_MARKERS, uses_plugin
 from starpullm.pytest_plugin.options import UnknownMachineError
@@ -19,9 +19,6 @@ from starpullm.pytest_plugin.quiet import keep_coverage_apart, write_nothing
 from starpullm.pytest_plugin.ranks import RankedRun, names_suite, rank_and_size
 from starpullm.pytest_plugin.run import VALIDATION, Validation, validation_of
 from starpullm.pytest_plugin.throughput import Gate
-
-if TYPE_CHECKING:
-    from starpullm.checks.isolation import RuntimeConfiguration
 
 SHORT_OPTIONS = {"--benchmark": "--starpullm-benchmark", "--with-mpi": "--starpullm-over-ranks"}
 """What the suite's options may also be called, in a run in which nobody else calls one so."""
@@ -82,7 +79,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     validation = validation_of(metafunc.config)
     validation.require_options()
-    ranks = validation.ranks_of(metafunc.definition)
+    is_marked = any(metafunc.definition.get_closest_marker(name) for name in RANK_MARKERS)
+    ranks = validation.ranks if is_marked else 1
     if _is_ours(metafunc, "starpullm_configuration"):
         places: Sequence[RuntimeConfiguration | UnknownMachineError]
         try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from starpullm.errors import StateError
+from starpullm.options import RuntimeConfiguration
 from starpullm.pytest_plugin.items import entry_of
 from starpullm.pytest_plugin.options import UnknownMachineError
 from starpullm.pytest_plugin.ranks import runs_on_every_rank
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from starpullm import Runtime, Trainer
     from starpullm.checks.cases import Case
     from starpullm.checks.check import Arrays, Check
-    from starpullm.checks.isolation import RuntimeConfiguration
     from starpullm.checks.items import Item
     from starpullm.checks.references import Reference
     from starpullm.checks.result import Result

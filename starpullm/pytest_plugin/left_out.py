@@ -67,21 +67,5 @@ def not_chosen(options: Options) -> Iterator[LeftOut]:
         yield LeftOut(f"partitions of more than {most} workers", f"StarPU was built for at most {most} workers")
     if not machine["starpu_parallel_workers"]:
         yield LeftOut("workers of several threads", "StarPU was built without parallel workers")
-    yield from _other_sub_batches(options)
-
-
-def _other_sub_batches(options: Options) -> Iterator[LeftOut]:
-    from starpullm.checks.cases import find_record
-    from starpullm.data.sizes import divisors
-
-    missing_of = []
-    for record in options.records:
-        counts = options.sub_batches(record, options.ranks)
-        if counts:
-            all_counts = divisors(find_record(record).batch_size // options.ranks)
-            missing = [str(count) for count in all_counts if count not in counts]
-            missing_of += [f"{record}: {', '.join(missing)}"] if missing else []
-    if missing_of:
-        yield LeftOut(
-            f"sub-batches {'; '.join(missing_of)}", "not chosen; --starpullm-sub-batches all takes every number"
-        )
+    if "all" not in options.chosen_sub_batches:
+        yield LeftOut("other numbers of sub-batches", "not chosen; --starpullm-sub-batches all takes every number")

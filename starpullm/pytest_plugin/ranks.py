@@ -119,8 +119,6 @@ class RankedRun:
         if begun[0][0] is not None:
             config.option.randomly_seed = begun[0][0]
 
-    # Hooks of pytest
-
     def pytest_report_header(self) -> str:
         """Show the number of ranks."""
         return f"starpullm: {self.size} ranks; tests marked mpi run on all of them, the others on rank 0"
@@ -212,8 +210,6 @@ class RankedRun:
         finally:
             with suppress(ElsewhereError):
                 self._share("end of the session", None)
-
-    # Implementation
 
     def _share(self, place: str, value: Any, phase: _Phase | None = None) -> dict[int, Any]:
         """Return the values of all ranks, in their order; after ranks have been at different places, only the own one.

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from starpullm.errors import FileError, RuntimeFailureError, StarpullmError
+from starpullm.errors import FileError, StarpullmError
 from starpullm.pytest_plugin.items import REFUSAL, is_worker, uses_plugin
 from starpullm.pytest_plugin.options import UnknownMachineError
 
@@ -46,8 +44,6 @@ class ReportFiles:
         """Doesn't change in a run; to find it, all records are read."""
         self._start = time.time()
 
-    # Hooks of pytest
-
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Keep those of the deselected tests that use the plugin."""
         self._deselected += filter(uses_plugin, items)
@@ -68,21 +64,6 @@ class ReportFiles:
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Say that a test has ended, when the next one begins: so the files mostly name the test that is running."""
         self._running.pop(nodeid, None)
-
-    # At the end of the session
-
-    def record(self, session: pytest.Session) -> None:
-        """Record runs for the pictures of a folder, unless the run was stopped."""
-        if not self._writes_folder or not self._results.tests or self._stopped(session):
-            return
-        from starpullm.report.failures import reason_of
-
-        document = self._current()
-        try:
-            for recording in _recordings(self._validation):
-                document["recordings"].append(recording)
-        except (StarpullmError, UnknownMachineError, OSError, ValueError) as error:
-            self._results.notes.append(f"no recording for the report: {reason_of(str(error))}")
 
     def finish(self, session: pytest.Session) -> None:
         """Write the final state to ``--starpullm-report`` or into pytest's cache, if a test uses the plugin."""
@@ -105,8 +86,6 @@ class ReportFiles:
 
             document["throughput"] = measurements(self._config)
         self._write_last(path, document, session)
-
-    # Implementation
 
     @property
     def _writes_folder(self) -> bool:
@@ -205,39 +184,3 @@ class ReportFiles:
         if reason:
             return str(reason)
         return _ENDINGS.get(session.exitstatus)  # type: ignore[call-overload,no-any-return]
-
-
-def _recordings(validation: Validation) -> Iterator[dict[str, Any]]:
-    """Yield a recording for each of the first configurations."""
-    from starpullm.checks.recorded_run import MAX_RECORDED, write_recording
-
-    case = {**_case(validation), "reduction": "ordered", "seed": validation.seed}
-    with tempfile.TemporaryDirectory(prefix="starpullm-recording-") as directory:
-        path = Path(directory, "recording.json")
-        for configuration in validation.configurations(validation.ranks)[:MAX_RECORDED]:
-            limit = validation.time_limit
-            validation.pool.call(configuration, write_recording, time_limit=limit, **case, path=str(path)).result()
-            yield json.loads(path.read_text())
-
-
-def _case(options: Validation) -> dict[str, Any]:
-    """Return the record with the most layers that is quick, and two sub-batches for each rank or the fewest there are.
-
-    With more sub-batches pictures become crowded, not clearer.
-    """
-    from starpullm.checks.cases import find_record
-    from starpullm.checks.recorded_run import MAX_RECORDED_PARAMETERS
-    from starpullm.data.sizes import divisors
-    from starpullm.files.model import num_parameters
-
-    sizes = {record: num_parameters(find_record(record).model) for record in options.records}
-    light = [
-        record
-        for record, size in sizes.items()
-        if size <= MAX_RECORDED_PARAMETERS and options.sub_batches(record, options.ranks)
-    ]
-    if not light:
-        raise RuntimeFailureError("all chosen records are large")
-    record = max(light, key=lambda record: find_record(record).model.num_layers)
-    counts = divisors(find_record(record).batch_size // options.ranks)
-    return {"record": record, "sub_batches": counts[min(1, len(counts) - 1)]}

@@ -121,8 +121,6 @@ class Validation(Options):
             self._pool.close()
         self._patch.undo()
 
-    # Hooks of pytest
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """End the run if the plugin's options can't be satisfied; xdist's workers leave that to their controller."""
@@ -201,8 +199,7 @@ class Validation(Options):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Record runs for the report, end the processes, and write the report."""
-        self._files.record(session)
+        """End the processes, and write the report."""
         if self._pool is not None:
             self._pool.close()
             self.results.costs += self._pool.costs
@@ -231,8 +228,6 @@ class Validation(Options):
             for line in [*environment, *report.lines(), *left_out, *waited]:
                 terminalreporter.line(line)
         return (yield)
-
-    # Implementation
 
     def _environment_lines(self) -> list[str]:
         try:

@@ -7,9 +7,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from starpullm.errors import FileError, FormatError, MissingDependencyError, StarpullmError
+from starpullm.errors import FormatError, MissingDependencyError, StarpullmError
 from starpullm.files.atomic import atomic_write
-from starpullm.files.header import reason
+from starpullm.files.header import file_errors
 from starpullm.report.document import JSON_NAME, Document, read_document, write_document
 
 PAGE_NAME = "index.html"
@@ -43,10 +43,8 @@ class ReportFolder:
 
     def __init__(self, path: Path) -> None:
         require_packages()
-        try:
+        with file_errors(path, "created"):
             path.mkdir(exist_ok=True)
-        except OSError as error:
-            raise FileError(f"{path}: can't be created: {reason(error)}", error.errno, str(path)) from error
         self.path = path
         self.page_path = path / PAGE_NAME
         self._earliest = 0.0

@@ -10,8 +10,6 @@ from starpullm.report.document import Document, grouped
 from starpullm.report.failures import failure_anchor
 from starpullm.speed.verdict import was_disturbed
 
-# ---- Parity ----
-
 
 class Row(NamedTuple):
     """Where the runs of a row took place."""
@@ -74,9 +72,6 @@ def _cell(result: Mapping[str, Any], test: int) -> Cell:
     return Cell("undecided", result["outcome"])
 
 
-# ---- Errors of gradients ----
-
-
 def reductions_of(document: Document) -> list[dict[str, Any]]:
     """Return a row for each parameter: how many gradients were checked, how many are beyond their bounds, the worst."""
     errors = [
@@ -92,9 +87,6 @@ def reductions_of(document: Document) -> list[dict[str, Any]]:
         row = {"tensor": tensor, "gradients": len(own), "beyond": sum(of[0] > 1 for of in own)}
         rows.append({**row, "largest": largest, "element": element, "test": test})
     return rows
-
-
-# ---- Throughput ----
 
 
 class SpeedRow(NamedTuple):

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,15 +26,13 @@ from starpullm.errors import FileError, InvalidArgumentError, StarpullmError, St
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import ModelConfig
 from starpullm.instruments import Instruments
+from starpullm.processes import Comm
 from starpullm.resume import training_state
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
 from starpullm.scenario.plain import Ids, PlainModel, Settings, new_state
 from starpullm.scenario.saved import SavedStates, complete_steps
 from starpullm.scenario.twin import Twin
 from starpullm.trainer import Trainer
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 
 class Difference(Exception):  # noqa: N818 - not an error of the library's
@@ -74,7 +72,7 @@ class Scene:
             if first:
                 generate_checkpoint(self.folder / "generated.bin", self.config, seed)
             self.runtime = Runtime(partition, scheduler, comm)
-            exits.callback(self._close_runtime)
+            exits.callback(lambda: self.runtime.close())  # noqa: PLW0108 - it may be another one by then
             self._exits = exits.pop_all()
 
     def __enter__(self) -> Self:
@@ -88,8 +86,6 @@ class Scene:
                 self.end()
             for twin in self:
                 self._exits.callback(twin.trainer.close)
-
-    # ---- The calls of a story ----
 
     def open(self, who: str, *, start: str = "", **options: Any) -> None:
         """Open a trainer with the last "state" or "checkpoint", or else with the generated model.
@@ -247,8 +243,6 @@ class Scene:
         for who in list(self._twins):
             self.close(who)
 
-    # ---- What they use ----
-
     def __iter__(self) -> Iterator[Twin]:
         return iter(self._twins.values())
 
@@ -257,9 +251,6 @@ class Scene:
         one_thread = self.runtime.partition == (1, 1) and reduction != "redux"
         _require(not instruments.get("audit") or (one_thread and not any(twin.audited for twin in self)))
         _require(self._comm is None or not {"audit", "poison"} & set(instruments))
-
-    def _close_runtime(self) -> None:
-        self.runtime.close()
 
     def _twin(self, who: str) -> Twin:
         _require(who in self._twins)
@@ -315,9 +306,6 @@ kill -STOP $PPID
 timeout 10 sh -c 'while grep -q "^State:.[RSD]" /proc/$0/task/*/status; do :; done' $PPID && cp -a "$1/." "$2"
 """
 """Stopping takes effect in each thread at a time of its own."""
-
-
-# ---- Refusals ----
 
 
 def _tokens(trainer: Trainer, *last: int) -> list[Ids]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from starpullm.binding.library import find_library, starpu_limits
 from starpullm.checks.execution_order import execution_order
@@ -13,11 +13,9 @@ from starpullm.data.sizes import divisors
 from starpullm.errors import StarpullmError
 from starpullm.machine import count_cores, full_partitions
 from starpullm.options import GRADIENT_BUFFERS, SCHEDULES
+from starpullm.processes import Comm
 from starpullm.processes.progress import report_phase
 from starpullm.scenario.scene import REFUSALS, Difference, Impossible, Scene
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 SIMD_VARIABLE = "STARPULLM_SIMD"
 LEVELS = ("", "ref")
@@ -91,9 +89,6 @@ def tell(story: Story, directory: Path, comm: Comm | None = None) -> Ending:
             raise
         return Ending(compared, f"{where}: {type(error).__name__}: {error}", type(error).__name__)
     return Ending(compared)
-
-
-# ---- Drawing ----
 
 
 def any_of(*values: Any) -> Callable[[Random], Any]:
@@ -240,9 +235,6 @@ def _draw_sizes(random: Random) -> dict[str, int]:
         "channels": heads * head_size,
         "padded_vocab_size": words + padding,
     }
-
-
-# ---- Shrinking ----
 
 
 def shrink(story: Story, ends_alike: Callable[[Story], bool]) -> Story:

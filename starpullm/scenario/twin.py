@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from starpullm.checks.accesses import Accesses, Poison
-from starpullm.checks.dependencies.observed_order import observe
+from starpullm.checks.dependencies.observed_order import observe, violation_text
 from starpullm.checks.execution_order import INSIDE_BLOCK, execution_order
 from starpullm.checks.observer import Observer
 from starpullm.checks.reduction import gradient_error
@@ -154,7 +154,8 @@ class Twin:
         trace, observer = self.trainer.trace(), Observer(self.trainer)
         if len(trace):
             observed = observe(trace)
-            for found in (*map(str, observed.backwards), *(violation.text for violation in observed.violations)):
+            late = (violation_text(trace, path) for path in observed.violations)
+            for found in (*observed.backwards, *late):
                 self.said.equal("order of tasks", "", found)
             for asked, instrument in ((self.audited, Accesses()), (self.poisoned, Poison())):
                 if asked:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.speed.contender import Contender
-from starpullm.speed.turns import STEPS, WARM_UP_STEPS, taking_turns
+from starpullm.speed.turns import taking_turns
 from starpullm.speed.verdict import ENOUGH_VALUES, median_interval
 from starpullm.speed.worker import STEP
 from starpullm.speed.workload import Workload
@@ -71,7 +71,6 @@ class Comparison:
 
     configuration: Workload
     contenders: tuple[ContenderSpeed, ...]
-    steps_per_turn: dict[str, int]
     loss_difference: float
 
 
@@ -98,7 +97,6 @@ def compare(
     return Comparison(
         configuration=workload,
         contenders=tuple(_speed_of(contender, turns.new, workload.tokens) for contender in turns.contenders),
-        steps_per_turn={contender.name: WARM_UP_STEPS + STEPS for contender in turns.contenders},
         loss_difference=difference,
     )
 

@@ -79,14 +79,9 @@ def graph_cost(trace: Trace) -> GraphCost:
     steps = trace.tasks["step"]
     last = steps == steps.max()
     tasks, kernel = trace.tasks[last], is_kernel(trace)[last]
-    sizes = np.array([handle.bytes for handle in trace.handles], np.int64)
-    read, touched = np.zeros(len(tasks), np.int64), np.zeros(len(tasks), np.int64)
-    for index, task in enumerate(tasks):
-        first = int(task["first_access"])
-        own = trace.accesses[first : first + int(task["num_accesses"])]
-        size = sizes[own["handle"]]
-        touched[index] = size.sum()
-        read[index] = size[own["mode"] != AccessMode.WRITE].sum()
+    sizes = np.array([handle.bytes for handle in trace.handles], np.int64)[trace.accesses["handle"]]
+    reads = sizes * (trace.accesses["mode"] != AccessMode.WRITE)
+    read, touched = (np.add.reduceat(of, trace.tasks["first_access"])[last] for of in (reads, sizes))
     graph = required_edges(tasks, trace.accesses)
     return GraphCost(
         tasks=int(kernel.sum()),

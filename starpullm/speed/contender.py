@@ -70,10 +70,6 @@ class Contender:
         """Return the answer to a request; that a workload isn't possible is told by one of ``worker.REFUSALS``."""
         return self._value(self._child.ask(request, self._time_limit))
 
-    def take_turn(self) -> None:
-        """Run a turn, while the other contenders are stopped."""
-        self.seconds.append(self.ask("turn"))
-
     def _value(self, reply: Reply) -> Any:
         name = self._child.name
         if isinstance(reply, Raised) and reply.kind in worker.REFUSALS:

@@ -5,15 +5,11 @@ Size letters: B batch, T sequence length, C channels, L layers, Vp padded vocabu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from starpullm.files.model import ModelConfig
 from starpullm.machine import peak_gflops
+from starpullm.processes import Comm
 from starpullm.processes.progress import report_phase
 from starpullm.speed.workload import all_values
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 _PEAK_SECONDS = 0.1
 

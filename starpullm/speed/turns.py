@@ -54,7 +54,7 @@ class Turns:
     def run_round(self) -> float:
         """Run a round; return the seconds of the first contender's step."""
         for contender in next(self._orders):
-            contender.take_turn()
+            contender.seconds.append(contender.ask("turn"))
         return self.new.seconds[-1][STEP]
 
     def measure_peaks(self) -> None:

@@ -155,9 +155,6 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[cut], ordered[-1 - cut]
 
 
-# ---- The machine ----
-
-
 def was_disturbed(low: float, high: float) -> bool:
     """Return whether measurements of one speed differ by more than they do where nothing else runs."""
     return high > _QUIET * low

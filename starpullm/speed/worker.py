@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from starpullm.errors import FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.machine import processor, simd_level
 from starpullm.predict.prediction import recorded_waits
+from starpullm.processes import Comm
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import default_exit_status, guarded
 from starpullm.runtime import Partition, Runtime, runtime_options
@@ -25,9 +26,6 @@ from starpullm.speed.limit import matmul_flops, measure_peaks
 from starpullm.speed.workload import Run, Workload, all_values, make_batches, run_steps
 from starpullm.traces.merge import is_kernel
 from starpullm.trainer import Trainer
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 STEP = "step"
 """The name of the quantity that isn't an operation."""
@@ -83,9 +81,6 @@ def open_trainer(workload: Workload, checkpoint: Path, comm: Comm | None, *, tra
 
 def _exit_status(error: BaseException) -> int:
     return REFUSED if isinstance(error, tuple(REFUSALS.values())) else default_exit_status(error)
-
-
-# ---- One measurement ----
 
 
 def _throughput(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict[str, Any]:
@@ -145,9 +140,6 @@ def _times(workload: Workload, run: Run) -> dict[str, Any]:
         "waits": recorded_waits(run.trace) if workers > 1 and workload.ranks == 1 else {},
         "tasks_per_step": int(is_kernel(run.trace).sum()) / workload.iterations,
     }
-
-
-# ---- Turns ----
 
 
 def _turn(workload: Workload, checkpoint: Path, comm: Comm | None, *, is_first: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +22,15 @@ from starpullm.options import (
     REDUCTIONS,
     SCHEDULES,
     WEIGHT_GRADIENTS,
+    settings_of,
 )
+from starpullm.processes import Comm
 from starpullm.processes.clocks import on_rank_0, read_clock
 from starpullm.runtime import DEFAULT_SCHEDULER, Partition
 from starpullm.schedules import number_of_pipelines
 from starpullm.trace import Trace
 from starpullm.traces.merge import on_one_clock
 from starpullm.trainer import Trainer
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 _Value = TypeVar("_Value")
 
@@ -106,10 +105,7 @@ class Workload:
     @property
     def of_each_rank(self) -> dict[str, Any]:
         """What a rank's trainer is created with, and a plan made with."""
-        names = ("seq_len", "sub_batches", "activation_sets", "reduction", "weight_gradient_tiles")
-        memory = ("recompute", "weight_gradients", "stages", "schedule", "gradient_buffers")
-        own = {name: getattr(self, name) for name in (*names, *memory)}
-        return {"batch_size": self.batch_size // self.pipelines, **own}
+        return {"batch_size": self.batch_size // self.pipelines, "seq_len": self.seq_len, **settings_of(self)}
 
     @property
     def pipelines(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from starpullm.checks.cases import find_record
-from starpullm.checks.isolation import RuntimeConfiguration
+from starpullm.options import RuntimeConfiguration
 from starpullm.pytest_plugin import Gate
 from starpullm.runtime import Partition
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from starpullm.processes import Comm
 from starpullm.processes.clocks import ClockReading, on_rank_0
 from starpullm.trace import Trace
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 TRANSFER = "transfer"
 """The operation that is a message between ranks; it runs on no worker."""

@@ -17,16 +17,15 @@ from starpullm.trainer import Trainer
 
 
 def encoding_for(config: ModelConfig, tokenizer_file: StrPath | None = None) -> TextEncoding:
-    """Return the encoding for a model's vocabulary: bytes for V = 257, otherwise GPT-2's."""
-    encoding = byte_encoding()
-    if config.vocab_size != encoding.vocab_size:
-        encoding = gpt2_encoding(tokenizer_file)
-    if config.vocab_size != encoding.vocab_size:
-        raise InvalidArgumentError(
-            f"text: the model has {config.vocab_size} tokens, expected {byte_encoding().vocab_size} (bytes) or "
-            f"{encoding.vocab_size} ({encoding.name})"
-        )
-    return encoding
+    """Return the encoding for a model's vocabulary: bytes for V = 257, otherwise that of a tokenizer's file."""
+    encodings = [byte_encoding()]
+    if config.vocab_size != encodings[0].vocab_size and tokenizer_file is not None:
+        encodings.append(gpt2_encoding(tokenizer_file))
+    if config.vocab_size != encodings[-1].vocab_size:
+        known = " or ".join(f"{encoding.vocab_size} ({encoding.name})" for encoding in encodings)
+        more = "" if tokenizer_file else ", or a tokenizer's file"
+        raise InvalidArgumentError(f"text: the model has {config.vocab_size} tokens, expected {known}{more}")
+    return encodings[-1]
 
 
 def generate(trainer: Trainer, prompt: list[int], end_of_text: int, num_tokens: int, seed: int) -> Iterator[int]:
@@ -63,10 +62,8 @@ def continue_text(
 ) -> str:
     """Return a prompt with its continuation by the model of a checkpoint; ``progress`` is called after each token.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If the model has another vocabulary than the text, or a shorter sequence than all tokens together.
+    `InvalidArgumentError` is raised if the model has another vocabulary than the text, or a shorter sequence than all
+    tokens together.
     """
     config = checkpoint_config(checkpoint)
     encoding = encoding_for(config, tokenizer)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from starpullm.errors import InvalidArgumentError
+from starpullm.options import place_of
 
 SCHEDULES = ("constant", "cosine")
 
@@ -16,33 +17,21 @@ class Schedule:
 
     In the first W steps the rate rises linearly, in step W to ``learning_rate``. Then it stays, or falls as half a
     cosine that would reach 0 in the step after the last; this is llm.c's cosine with a final fraction of 0. Rates are
-    computed in binary64, in llm.c in binary32.
-
-    Parameters
-    ----------
-    kind
-        One of ``SCHEDULES``.
-    learning_rate
-        The highest rate.
-    warm_up_steps
-        W; 0: no warm-up.
-    num_steps
-        The number of the run's last step.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If there is no such kind, or W is negative or beyond the last step.
+    computed in binary64, in llm.c in binary32. `InvalidArgumentError` is raised if there is no such kind, or W is
+    negative or beyond the last step.
     """
 
     kind: str
+    """One of ``SCHEDULES``."""
     learning_rate: float
+    """The highest rate."""
     warm_up_steps: int
+    """W; 0: no warm-up."""
     num_steps: int
+    """The number of the run's last step."""
 
     def __post_init__(self) -> None:
-        if self.kind not in SCHEDULES:
-            raise InvalidArgumentError(f'schedule: found "{self.kind}", expected one of {", ".join(SCHEDULES)}')
+        place_of("schedule", self.kind, SCHEDULES)
         if not 0 <= self.warm_up_steps <= self.num_steps:
             raise InvalidArgumentError(
                 f"warm-up steps: found {self.warm_up_steps}, expected 0 to {self.num_steps}, the number of steps"

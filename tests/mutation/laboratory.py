@@ -19,14 +19,14 @@ import numpy as np
 
 from starpullm.checks.cases import TILES, Case
 from starpullm.checks.check import Arrays, all_checks
-from starpullm.checks.isolation import Pool, RuntimeConfiguration
+from starpullm.checks.isolation import Pool
 from starpullm.checks.kernels.cases import CASES
 from starpullm.checks.place import run_check
 from starpullm.checks.result import Outcome, Result
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
-from starpullm.options import OFFLOAD_PLANS
+from starpullm.options import OFFLOAD_PLANS, RuntimeConfiguration
 from starpullm.processes.children import Answered, Hung, Reply
 from starpullm.processes.endings import Completed, Job, TimedOut
 from starpullm.processes.job import run_job
@@ -188,7 +188,7 @@ def parity(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         if laboratory.only_tiny and record != "tiny":
             continue
         yield from laboratory.check(name, configuration, "parity", Case(record, sub_batches, "ordered"))
-    yield from laboratory.check(name, TWO, "parity", Case("tiny", 2, "ordered", tiles=TILES))
+    yield from laboratory.check(name, TWO, "parity", Case("tiny", 2, "ordered", weight_gradient_tiles=TILES))
     if not laboratory.only_tiny:
         for case in (
             Case("odd", 3, "ordered", recompute="block"),

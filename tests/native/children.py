@@ -30,7 +30,7 @@ TWO_CORES = {"HWLOC_SYNTHETIC": "numa:1 core:2 pu:1"}
 R = TypeVar("R")
 
 # Variables that change the behaviour of StarPU, hwloc, OpenMP or the terminal output.
-_DROPPED = ("HWLOC_", "STARPU_", "OMP_", "GOMP_", "TIKTOKEN_")
+_DROPPED = ("HWLOC_", "STARPU_", "OMP_", "GOMP_")
 _DROPPED_NAMES = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONWARNINGS")
 
 

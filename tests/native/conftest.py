@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.data.generator import generate_checkpoint, generate_tokens, initial_parameters
+from starpullm.data.generator import generate_checkpoint, generate_tokens, initial_checkpoint
 from starpullm.data.text import byte_encoding
-from starpullm.files.checkpoint import Checkpoint, write_checkpoint
 from starpullm.files.model import ModelConfig
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
@@ -82,7 +81,7 @@ BYTE_MODEL = ModelConfig(
 def byte_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained model whose tokens are bytes, for text."""
     path = tmp_path_factory.mktemp("models") / "bytes.bin"
-    write_checkpoint(path, Checkpoint(BYTE_MODEL, dict(initial_parameters(BYTE_MODEL, 1))))
+    initial_checkpoint(path, BYTE_MODEL, 1)
     return path
 
 

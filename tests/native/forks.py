@@ -36,7 +36,6 @@ _READ_LATE = (
     "HWLOC_",
     "OMP_",
     "STARPU_",
-    "TIKTOKEN_",
     "PYTEST_CURRENT_TEST",
     "STARPULLM_CACHES",
     "STARPULLM_LIB",

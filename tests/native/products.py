@@ -18,9 +18,7 @@ from starpullm.trainer import Trainer
 Doubles = NDArray[np.float64]
 
 
-def product_errors(
-    trainer: Trainer, inputs: NDArray[np.int32], targets: NDArray[np.int32], *, sub_batches: int = 1
-) -> list[TensorError]:
+def product_errors(trainer: Trainer, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> list[TensorError]:
     """Do one step and compare the results of all its matmuls with the same products in float64.
 
     The errors are those of the outputs in the order of the forward pass, of the gradients of the inputs, then of the
@@ -38,7 +36,7 @@ def product_errors(
     trainer.step(inputs, targets)
     outputs = [_output(trainer, name, layer, *weights[name, layer]) for name, layer in places]
     input_grads = [_input_grad(trainer, name, layer, weights[name, layer][0]) for name, layer in reversed(places)]
-    gradients = GradientBounds().errors(trainer.tensor, trainer.config, inputs, sub_batches)
+    gradients = GradientBounds().errors(trainer.tensor, trainer.config, inputs)
     return [*outputs, *input_grads, *gradients]
 
 

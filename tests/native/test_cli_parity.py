@@ -91,7 +91,7 @@ def test_parity_says_which_records_are_left_out() -> None:
 
 
 def test_parity_finds_shipped_records() -> None:
-    run = run_cli("parity", "tiny.json").check()
+    run = run_cli("parity", "tiny").check()
     assert run.stdout.splitlines()[-1] == "parity: 570 tensors over 3 steps, 0 differ"
     assert_command_refused(run_cli("parity", "tinny"), "tinny: no such file", "shipped record: tiny, odd, small")
 
@@ -159,7 +159,7 @@ def test_parity_of_broken_records(tmp_path: Path) -> None:
     broken = tmp_path / "[x] broken.json"
     broken.write_text('{"config": ')
     assert_command_refused(run_cli("parity", broken), str(broken), "JSON")
-    assert_command_refused(run_cli("parity", tmp_path / "none.json"), "none.json", "No such file")
+    assert_command_refused(run_cli("parity", tmp_path / "none.json"), "none.json", "no such file")
     assert_command_refused(run_cli("parity", tmp_path), str(tmp_path), "directory")
 
     def hash_of(key: str) -> Path:

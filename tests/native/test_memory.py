@@ -15,10 +15,11 @@ import pytest
 
 from starpullm.binding import allocations
 from starpullm.checks import memory
-from starpullm.checks.memory import find_growth, find_growth_of_each
+from starpullm.checks.memory import find_growth
 from starpullm.errors import OutOfMemoryError, StarpullmError, StateError
 
 from .children import attempt, run_function, run_python
+from .limits.operations import find_growth_of_each
 from .limits.scarcity import Operation, fail_each
 from .limits.statements import judged
 

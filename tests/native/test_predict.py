@@ -195,7 +195,7 @@ def test_validation() -> None:
         (("--model", "tiny", "--seq-len", 17), "Error: seq_len: found 17, expected 1 to 16"),
         (("--model", "tiny", "--reduction", "redux"), 'Error: reduction: found "redux", expected one of ordered, tree'),
         (("--model", "tiny", "--network", "fast"), 'Error: network: found "fast", expected a latency and a bandwidth'),
-        (("--model", "tiny", "--scheduler", "dmda"), 'Error: scheduler: found "dmda", expected one that the model'),
+        (("--model", "tiny", "--scheduler", "dmda"), 'Error: scheduler: found "dmda", expected one of lws, prio'),
         (("--model", "tiny", "--validate"), "Error: expected at most one of --gflops, --durations and --validate"),
         (
             ("--model", "gpt2-xl", "--seq-len", 1024, "--batch-size", 20000),

@@ -12,12 +12,13 @@ import psutil
 import pytest
 
 from starpullm.checks.cases import Case, find_record
-from starpullm.checks.isolation import Pool, RuntimeConfiguration
+from starpullm.checks.isolation import Pool
 from starpullm.checks.place import Place, run_check
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.training import new_trainer
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
+from starpullm.options import RuntimeConfiguration
 from starpullm.processes.children import Answered, Raised
 
 CASE = Case("tiny", 1, "ordered")._asdict()
@@ -107,11 +108,6 @@ def test_an_interrupted_call_leaves_no_reply_for_the_next(pool: Pool) -> None:
     answer = pool.call(ONE, wait, seconds=0.1)
     assert isinstance(answer, Answered)
     assert answer.value.sentence == "0.1 s"
-
-
-def test_a_time_limit_is_positive(pool: Pool) -> None:
-    with pytest.raises(InvalidArgumentError, match="found 0, expected a positive number of seconds"):
-        pool.call(ONE, wait, time_limit=0)
 
 
 def test_a_runtime_that_does_not_start(pool: Pool) -> None:

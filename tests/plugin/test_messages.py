@@ -184,7 +184,10 @@ def test_turns(starpullm_check, request, number):
         (("--starpullm-partition", "2by1"), 'partition: found "2by1", expected WxT, for example 2x1, or all'),
         (("--starpullm-partition", "3x1"), "found 3x1, which needs 3 cores, expected at most 2: *"),
         (("--starpullm-schedulers", "fast"), '--starpullm-schedulers: found "fast", expected one of *'),
-        (("--starpullm-records", "huge"), '--starpullm-records: found "huge", expected a file or one of tiny, *'),
+        (
+            ("--starpullm-records", "huge"),
+            "--starpullm-records: *huge: no such file, expected one or the name of *: tiny, *",
+        ),
         (("--starpullm-reductions", "ordered,magic"), '--starpullm-reductions: found "magic", expected one of *'),
         (("--starpullm-sub-batches", "two"), '--starpullm-sub-batches: found "two", expected positive numbers *'),
         (("--starpullm-sub-batches", "7"), "--starpullm-sub-batches: expected a number that divides the batch *"),

@@ -37,14 +37,10 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
     )
     text = result.stdout.str()
     assert text.count("test session starts") == text.count("= starpullm =") == 1
-    document, page = read(pytester.path / "out")
+    document, _ = read(pytester.path / "out")
     assert document["ranks"] == 2
     of_ranks = {check["ranks"] for test in document["tests"] for check in test["results"]}
     assert of_ranks == {"", "rank 0 of 2"}, of_ranks
-    [recording] = document["recordings"]
-    tasks = recording["tasks"]
-    assert {rank for rank, worker in zip(tasks["rank"], tasks["worker"], strict=True) if worker >= 0} == {0, 1}
-    assert "rank 1, worker 0" in page
     assert [path.name for path in pytester.path.glob("out*")] == ["out"]
 
 

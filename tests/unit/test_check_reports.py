@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from starpullm.checks.isolation import RuntimeConfiguration
 from starpullm.checks.result import Finding, Outcome, Result, worst_of
+from starpullm.options import RuntimeConfiguration
 
 ONE = RuntimeConfiguration("2x1", "random")
 

@@ -329,7 +329,6 @@ def test_ratios_within_noise_or_of_few_rounds_are_not_printed(monkeypatch: pytes
     comparison = Comparison(
         configuration=workload(),
         contenders=contenders,
-        steps_per_turn={},
         loss_difference=0.0,
     )
     bench.print_comparison(comparison)

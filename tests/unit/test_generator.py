@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from starpullm.data import generator
 from starpullm.data.generator import (
@@ -19,7 +20,6 @@ from starpullm.data.generator import (
     generate_tokens,
     generated_tokens_sha256,
     initial_checkpoint,
-    initial_parameters,
 )
 from starpullm.data.models import MODELS
 from starpullm.errors import FileError, InvalidArgumentError
@@ -126,10 +126,16 @@ def test_generated_tokens_of_bad_sizes(sizes: tuple[int, int, int]) -> None:
         generate_tokens(1, 0, *sizes)
 
 
-def test_initial_parameters() -> None:
+def initial(directory: Path, config: ModelConfig, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return the parameters of an untrained model."""
+    initial_checkpoint(directory / "model.bin", config, seed)
+    return read_checkpoint(directory / "model.bin").parameters
+
+
+def test_initial_parameters(tmp_path: Path) -> None:
     """As GPT-2 was initialised."""
     config = ModelConfig(256, 300, 4, 4, 64, 320)
-    parameters = dict(initial_parameters(config, 42))
+    parameters = initial(tmp_path, config, 42)
     assert {name: array.shape for name, array in parameters.items()} == parameter_shapes(config)
     for name, array in parameters.items():
         assert array.dtype == np.float32
@@ -145,11 +151,11 @@ def test_initial_parameters() -> None:
     assert np.all(parameters["wte"][300:] == 0)
 
 
-def test_initial_parameters_depend_on_the_seed_alone() -> None:
+def test_initial_parameters_depend_on_the_seed_alone(tmp_path: Path) -> None:
     """A seed gives one model, however far its vocabulary is padded; another seed gives another."""
-    first = dict(initial_parameters(ModelConfig(8, 10, 2, 1, 4, 10), 1))
-    padded = dict(initial_parameters(ModelConfig(8, 10, 2, 1, 4, 16), 1))
-    other = dict(initial_parameters(ModelConfig(8, 10, 2, 1, 4, 10), 2))
+    first = initial(tmp_path, ModelConfig(8, 10, 2, 1, 4, 10), 1)
+    padded = initial(tmp_path, ModelConfig(8, 10, 2, 1, 4, 16), 1)
+    other = initial(tmp_path, ModelConfig(8, 10, 2, 1, 4, 10), 2)
     assert np.array_equal(first["wte"], padded["wte"][:10])
     assert np.array_equal(first["fcprojw"], padded["fcprojw"])
     assert not np.array_equal(first["fcprojw"], other["fcprojw"])
@@ -158,12 +164,9 @@ def test_initial_parameters_depend_on_the_seed_alone() -> None:
 def test_initial_checkpoint_is_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file holds the parameters that are drawn as a whole, wherever it is cut."""
     config = ModelConfig(8, 10, 2, 1, 4, 16)
-    expected = dict(initial_parameters(config, 1))
+    expected = initial(tmp_path, config, 1)
     monkeypatch.setattr(generator, "_INITIAL_CHUNK", 7)
-    initial_checkpoint(tmp_path / "model.bin", config, 1)
-    read = read_checkpoint(tmp_path / "model.bin")
-    assert read.config == config
-    assert all(read.parameters[name].tobytes() == array.tobytes() for name, array in expected.items())
+    assert all(array.tobytes() == expected[name].tobytes() for name, array in initial(tmp_path, config, 1).items())
 
 
 def test_named_models() -> None:

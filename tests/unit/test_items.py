@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from starpullm.checks.check import all_checks
-from starpullm.checks.isolation import RuntimeConfiguration
 from starpullm.checks.items import Item, items
+from starpullm.options import RuntimeConfiguration
 from starpullm.report.left_out import LeftOut
 
 
@@ -17,9 +17,9 @@ class Chosen:
     """Options that choose tiny with one and two sub-batches, on given partitions."""
 
     seed = 7
-    records: tuple[str, ...] = ("tiny",)
-    parity_records = ("single",)
-    reductions = ("ordered", "tree", "redux")
+    records: Sequence[str] = ("tiny",)
+    parity_records: Sequence[str] = ("single",)
+    reductions: Sequence[str] = ("ordered", "tree", "redux")
     llmc_library: Path | None = None
 
     def __init__(self, *partitions: str) -> None:

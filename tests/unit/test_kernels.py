@@ -5,11 +5,6 @@ That the library's own kernels pass is shown by the suite, and that it finds wro
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
-import mmap
-import os
-import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,10 +13,10 @@ import pytest
 
 from starpullm.checks.bits import bits_of
 from starpullm.checks.kernels.cases import CASES, Case, make_case
-from starpullm.checks.kernels.check import Function, KernelBits, OfLevel, compare_levels
+from starpullm.checks.kernels.check import Function, compare_levels
 from starpullm.checks.kernels.draw import SUM_CONTINUES, Buffer
 from starpullm.checks.kernels.fence import Fences
-from starpullm.checks.result import Finding, Outcome
+from starpullm.checks.result import Finding
 
 KERNEL = "residual_forward"
 
@@ -70,7 +65,7 @@ def cases() -> dict[int, Case]:
     return {threads: case_with(threads) for threads in (1, 2)}
 
 
-def compare(case: Case, kernel: Function) -> tuple[int, list[OfLevel]]:
+def compare(case: Case, kernel: Function) -> tuple[int, list[Finding]]:
     with np.errstate(all="ignore"):
         return compare_levels(case, {"ref": residual, "mine": kernel}, ["out"], Fences())
 
@@ -101,17 +96,16 @@ def test_what_is_wrong_is_found(
 ) -> None:
     case = cases[threads]
     _, findings = compare(case, changed_by(lambda a, thread: change({**a, "threads": threads}, thread)))
-    assert [level for level, _ in findings] == ["mine"] * len(findings)
-    assert any(sentence in finding.sentence for _, finding in findings), findings
-    assert all(finding.sentence.startswith(f"mine, {case}: ") for _, finding in findings)
-    assert findings[0][1].sentence.startswith(
+    assert any(sentence in finding.sentence for finding in findings), findings
+    assert all(finding.sentence.startswith(f"mine, {case}: ") for finding in findings)
+    assert findings[0].sentence.startswith(
         f"mine, case {case.number} (count={size(case)}; {threads} thread{'s' if threads > 1 else ''}, "
     )
 
 
 def test_the_first_element_that_differs_is_described(cases: dict[int, Case]) -> None:
     case = cases[1]
-    _, [(_, finding)] = compare(case, changed_by(lambda a, thread: flip(a["out"], 5)))
+    _, [finding] = compare(case, changed_by(lambda a, thread: flip(a["out"], 5)))
     assert finding.sentence.endswith(": out has other bits")
     assert finding.rows["first element"] == "5, [5]"
     assert finding.rows["differ"].startswith("1 of ")
@@ -125,7 +119,7 @@ def test_an_element_that_no_thread_computes_is_found(cases: dict[int, Case]) -> 
             residual(arguments, thread=thread, threads=threads)
 
     case = cases[2]
-    _, [(_, finding)] = compare(case, kernel)
+    _, [finding] = compare(case, kernel)
     assert finding.rows["first element"].startswith(f"{share(size(case), 0, 2).stop}, ")
 
 
@@ -134,7 +128,7 @@ def test_an_element_that_two_threads_compute_is_found(cases: dict[int, Case]) ->
         residual(arguments, thread=0, threads=1)
 
     _, findings = compare(cases[2], kernel)
-    assert [finding.sentence.rpartition(": ")[2] for _, finding in findings] == [
+    assert [finding.sentence.rpartition(": ")[2] for finding in findings] == [
         "thread 1 computes element 0, which another thread has computed"
     ]
 
@@ -146,7 +140,7 @@ def test_a_thread_that_needs_what_another_computes_is_found(cases: dict[int, Cas
             last = share(arguments["count"], 0, 2).stop - 1
             arguments["out"][last + 1] += arguments["out"][last]
 
-    _, [(_, finding)] = compare(cases[2], kernel)
+    _, [finding] = compare(cases[2], kernel)
     assert finding.rows["elements by ULPs off"].endswith("NaNs: 1")  # it found garbage
 
 
@@ -192,44 +186,5 @@ def test_findings_are_described_the_first_with_its_bits(cases: dict[int, Case]) 
         flip(arguments["a"], 3)
 
     _, found = compare(cases[1], changed_by(change))
-    assert [finding.sentence.rpartition(": ")[2].split()[0] for _, finding in found] == ["a", "out"]
-    other = ("other", Finding("other, case 1: out has other bits"))
-    result = KernelBits().judge([found[1], found[0], other], 9, ("ref", "mine", "other"), "flush to zero", cases=1)
-    assert (result.outcome, result.count, result.facts) == (
-        Outcome.FAILED,
-        3,
-        {"levels": ["ref", "mine", "other"], "cases": 1},
-    )
-    first, *lines = result.lines()
-    assert first.endswith(
-        f"(3 in 9 elements): {found[1][1].sentence}; by level: mine 2, other 1; floating-point environment: flush "
-        "to zero"
-    )
-    assert lines == [
-        *(f"  {name}: {row}" for name, row in found[1][1].rows.items()),
-        f"  {found[0][1].sentence}",
-        "  other, case 1: out has other bits",
-    ]
-    assert KernelBits().judge([], 9, ("ref",), "flush to zero").lines() == ["kernel bits: passed: 9 elements compared"]
-
-
-def test_a_read_past_the_end_of_an_input_ends_the_process() -> None:
-    """Memory of an earlier, larger buffer is used again, up to the same page."""
-    fences = Fences()
-    for words in (5000, 30, 1):
-        buffer = Buffer(np.arange(words + 60, dtype=np.uint32), 12, (words,), np.float32)
-        copy = fences.copies({"inp": buffer})["inp"]
-        assert np.array_equal(copy.array().view(np.uint32), buffer.array().view(np.uint32))
-        end = copy.array().ctypes.data + 4 * words
-        assert end % mmap.PAGESIZE == 0
-        assert _read_in_fork(end - 4) == 0
-        assert _read_in_fork(end) == -signal.SIGSEGV
-
-
-def _read_in_fork(address: int) -> int:
-    pid = os.fork()
-    if pid == 0:
-        faulthandler.disable()
-        ctypes.string_at(address, 4)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert [finding.sentence.rpartition(": ")[2].split()[0] for finding in found] == ["a", "out"]
+    assert (found[0].rows, "first element" in found[1].rows) == ({}, True)

@@ -71,7 +71,13 @@ def test_a_right_run_passes_and_every_tensor_is_counted(run: Run) -> None:
     assert result.facts == {
         **{"record": "strict", "reference": "golden record", "steps": 2, "first": ""},
         **{"partition": "1x1", "scheduler": "lws", "ranks": 1, "sub_batches": 2, "reduction": "tree"},
-        **{"tiles": 0, "matmul": "strict", "activation_sets": 0, "recompute": "none", "weight_gradients": "kept"},
+        **{
+            "weight_gradient_tiles": 0,
+            "matmul": "strict",
+            "activation_sets": 0,
+            "recompute": "none",
+            "weight_gradients": "kept",
+        },
         **{"stages": 1, "schedule": "gpipe", "gradient_buffers": "shared"},
     }
 

@@ -198,7 +198,7 @@ def test_a_network() -> None:
 
 
 def test_an_unknown_scheduler() -> None:
-    with pytest.raises(InvalidArgumentError, match=r'^scheduler: found "dmda", expected one that the model knows: lws'):
+    with pytest.raises(InvalidArgumentError, match=r'^scheduler: found "dmda", expected one of lws'):
         scheduled([Task(1, [("x", W)])], scheduler="dmda")
 
 

@@ -44,7 +44,7 @@ def test_tiles_of_gpt2(workers: int, wte: int, fcw: int) -> None:
     model = shipped_record("gpt2-124m").model
 
     def tiles(reduction: str, sub_batches: int, of_each: int = 0) -> dict[str, int]:
-        return expected_tiles(model, Case("", sub_batches, reduction, tiles=of_each), 1, workers)
+        return expected_tiles(model, Case("", sub_batches, reduction, weight_gradient_tiles=of_each), 1, workers)
 
     many = tiles("ordered", 1000)
     assert (many["wte"], many["fcw"]) == (wte, fcw)

@@ -36,7 +36,6 @@ Fault = Callable[[PlainTrainer], None]
 
 TINY = shipped_record("tiny")
 CASE = Case("tiny", 2, "tree", seed=5)
-OPTIONS: dict[str, Any] = {"record": "tiny", "sub_batches": 2, "reduction": "tree", "seed": 5}
 
 
 @pytest.fixture
@@ -59,19 +58,13 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fault], None]:
 # ---- Records, models and batches ----
 
 
-def test_records_are_found_by_name_or_file(
-    strict: tuple[GoldenRecord, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_are_found_by_name_or_file(strict: tuple[GoldenRecord, Path], tmp_path: Path) -> None:
     assert find_record("odd") == shipped_record("odd")
     assert find_record(str(strict[0].path)) == strict[0]
-    assert find_record("odd.json") == shipped_record("odd")
     with pytest.raises(FileError, match=r"^tinny: no such file, expected one or the name of .*: tiny, odd, .*124m$"):
         find_record("tinny")
     with pytest.raises(FileError):
         find_record(str(tmp_path / "tiny"))
-    monkeypatch.chdir(tmp_path)
-    Path("odd.json").write_bytes(strict[0].path.read_bytes())
-    assert find_record("odd.json").name == "strict"  # the file comes first
 
 
 def test_a_model_is_made_once_and_again_if_it_was_damaged(tmp_path: Path) -> None:
@@ -259,11 +252,8 @@ def test_a_run_without_its_delays_is_not_written(place: Place, faulty: object, t
 
 
 def test_a_recording_names_what_was_trained_and_where(tmp_path: Path, faulty: object) -> None:
-    path = tmp_path / "recording.json"
     place = Place(runtime(partition="2x1", scheduler="random"), tmp_path)
-    recorded_run.write_recording(place, **OPTIONS, path=str(path))
-    found = json.loads(path.read_text())
-    assert found == recorded_run.record_steps(place, CASE)
+    found = json.loads(json.dumps(recorded_run.record_steps(place, CASE)))
     assert (found["name"], found["configuration"]) == ("tiny, sub-batches 2, tree, 4 steps", "2x1 random")
     assert set(found["tasks"]["step"]) == set(range(STEPS))
 

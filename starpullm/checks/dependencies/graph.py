@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -79,10 +79,6 @@ class TaskGraph:
         """Return the graph with these edges only."""
         first = np.concatenate([[0], np.cumsum(np.bincount(self.after[edges], minlength=self.num_tasks))])
         return TaskGraph(first, self.before[edges], self.handle[edges], self.kind[edges])
-
-    def with_handles(self, numbers: Sequence[int]) -> TaskGraph:
-        """Return the graph with ``numbers[handle]`` in place of each handle."""
-        return TaskGraph(self.first, self.before, np.array(numbers, np.int64)[self.handle], self.kind)
 
     def implies(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return for each pair of tasks whether the graph has a path, of one or more edges, from one to the other."""

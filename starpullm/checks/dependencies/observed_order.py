@@ -16,18 +16,7 @@ from starpullm.checks.labels import foreign_values, wrong_labels
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import trace_steps, traced_trainer
-from starpullm.trace import TaskRecord, Trace
-
-
-class Violation(NamedTuple):
-    """A task that started before the end of a task that it has to wait for.
-
-    ``path`` is the shortest reason: one dependency, or several if tasks of other ranks are between the two.
-    """
-
-    path: Sequence[Edge]
-    overlap_ns: int
-    text: str
+from starpullm.trace import Trace
 
 
 class Observation(NamedTuple):
@@ -36,14 +25,15 @@ class Observation(NamedTuple):
     ``compared`` counts the required edges between two tasks of one rank, which have one clock. In ``num_free`` pairs of
     a rank's tasks the one that was submitted later started before the other had ended: a run without such pairs would
     have kept any order. Up to ``max_parallel`` tasks ran at the same time. ``backwards`` are the tasks that started
-    before their submission, or ended before their start.
+    before their submission, or ended before their start. ``violations`` are paths whose last task started before the
+    end of the first one: one dependency, or several if tasks of other ranks are between the two.
     """
 
     compared: int
     num_free: int
     max_parallel: int
-    backwards: Sequence[TaskRecord]
-    violations: Sequence[Violation]
+    backwards: Sequence[str]
+    violations: Sequence[Sequence[Edge]]
 
 
 @check
@@ -76,9 +66,8 @@ class ObservedOrder(Check):
         """
         found = observe(trace)
         # What a recorder that is wrong says of other tasks proves nothing either.
-        wrong = [f"{task}: found a start before its submission, or an end before its start" for task in found.backwards]
-        wrong += [f"label of {label}" for label in labels]
-        findings = wrong or [*(violation.text for violation in found.violations), *foreign_values(trace)]
+        wrong = [*found.backwards, *(f"label of {label}" for label in labels)]
+        findings = wrong or [*(violation_text(trace, path) for path in found.violations), *foreign_values(trace)]
         return self.result(
             compared=found.compared if found.num_free or findings else 0,
             findings=[Finding(sentence) for sentence in findings],
@@ -106,19 +95,23 @@ def observe(trace: Trace) -> Observation:
     by_pair: dict[tuple[int, int], list[Edge]] = {}
     for path in paths:
         by_pair.setdefault((path[0].before, path[-1].after), path)
-    violations = []
-    for (first, last), path in by_pair.items():
-        overlap = int(end[first] - start[last])
-        text = f"{path_text(trace, path)}: the last started {overlap} ns before the end of the first"
-        violations.append(Violation(path, overlap, text))
     backwards = np.flatnonzero(ran & ((start < tasks["submit_ns"]) | (end < start)))
     return Observation(
         compared=int(same_rank.sum()),
         num_free=num_free,
         max_parallel=_max_parallel(start[ran], end[ran]),
-        backwards=[trace[task] for task in backwards.tolist()],
-        violations=violations,
+        backwards=[
+            f"{trace[task]}: found a start before its submission, or an end before its start"
+            for task in backwards.tolist()
+        ],
+        violations=list(by_pair.values()),
     )
+
+
+def violation_text(trace: Trace, path: Sequence[Edge]) -> str:
+    """Return a violated path, and by how much its last task started too early."""
+    overlap = trace.tasks["end_ns"][path[0].before] - trace.tasks["start_ns"][path[-1].after]
+    return f"{path_text(trace, path)}: the last started {overlap} ns before the end of the first"
 
 
 def _violations_over_other_ranks(

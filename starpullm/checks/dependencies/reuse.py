@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -50,29 +49,21 @@ class HandleReuse(Check):
         renamed = _without_reuse(flow, trace.tasks["step"].tolist())
         is_added = ~np.isin(reused.before * num_tasks + reused.after, renamed.before * num_tasks + renamed.after)
         added = reused.with_edges(is_added)
-        implied = renamed.implies(added.before, added.after)
         without, _ = renamed.critical_path(durations)
         length, path = reused.critical_path(durations)
         growth = (length - without) / without if without else 0.0
-        num_added, num_not_implied = _num_pairs(added), _num_pairs(added.with_edges(~implied))
+        num_added = sum(map(len, added.predecessors))  # pairs of tasks
         links = set(pairwise(path))
         on_path = [edge for edge in map(added.edge, range(added.num_edges)) if (edge.before, edge.after) in links]
-        findings = [f"on the critical path: {edge_text(trace, edge)}" for edge in on_path[:MAX_LISTED]]
-        not_implied = _by_tensor(trace, added, implied)
-        for tensor, edges in not_implied.items():
-            example = edge_text(trace, added.edge(edges[0]))
-            findings.append(f"not implied: {len(edges)} edges of {tensor}, for example {example}")
+        findings = [Finding(f"on the critical path: {edge_text(trace, edge)}") for edge in on_path[:MAX_LISTED]]
         return self.result(
             compared=num_added,
-            findings=[Finding(sentence) for sentence in findings] if growth > 0 else (),
+            findings=findings if growth > 0 else (),
             measured=growth,
             undecided="no task took any time" if num_added and not without else "",
-            note=f"critical path {length * 1e-9:.6f} s, without reuse {without * 1e-9:.6f} s; {num_not_implied} edges "
-            "not implied",
+            note=f"critical path {length * 1e-9:.6f} s, without reuse {without * 1e-9:.6f} s",
             critical_path=length * 1e-9,
             critical_path_without_reuse=without * 1e-9,
-            not_implied=num_not_implied,
-            reused={tensor: len(edges) for tensor, edges in not_implied.items()},
         )
 
 
@@ -96,8 +87,8 @@ def typical_durations(trace: Trace) -> NDArray[np.int64]:
 
 
 def _without_reuse(flow: TaskFlow, steps: Sequence[int]) -> TaskGraph:
-    """Return the order of the flow with fresh handles, its edges labelled with the handles that these stand for."""
-    originals: list[int] = []  # for each handle of the new flow the one that it stands for
+    """Return the order of the flow with fresh handles; the handles of its edges aren't those of the trace."""
+    fresh = 0
     current: dict[int, int] = {}  # for each handle the one that stands for it
     renewed: dict[int, int] = {}  # for each handle the step in which it last got a fresh one
     renamed = []
@@ -107,21 +98,7 @@ def _without_reuse(flow: TaskFlow, steps: Sequence[int]) -> TaskGraph:
             if is_first_write:
                 renewed[handle] = step
             if is_first_write or handle not in current:
-                current[handle] = len(originals)
-                originals.append(handle)
+                current[handle] = fresh
+                fresh += 1
         renamed.append([(current[handle], mode) for handle, mode in accesses])
-    return graph_of(renamed).with_handles(originals)
-
-
-def _num_pairs(graph: TaskGraph) -> int:
-    """Return how many pairs of tasks the edges join."""
-    return sum(map(len, graph.predecessors))
-
-
-def _by_tensor(trace: Trace, added: TaskGraph, implied: NDArray[np.bool_]) -> dict[str, list[int]]:
-    """Return the added edges that no path without reuse implies, by tensor: of all its parts, the most first."""
-    edges: dict[str, list[int]] = {}
-    for index in np.flatnonzero(~implied).tolist():
-        name = trace.handles[int(added.handle[index])].name
-        edges.setdefault(re.split(r"[\[#@]", name, maxsplit=1)[0], []).append(index)
-    return dict(sorted(edges.items(), key=lambda entry: -len(entry[1])))
+    return graph_of(renamed)

@@ -57,9 +57,6 @@ def make_case(kernel: str, seed: int, number: int) -> Case:
     return Case(kernel, number, arguments, draw.threads(), draw.caches, draw.values)
 
 
-# ---- Declarations ----
-
-
 class Parameter(NamedTuple):
     """A parameter of a kernel; the shape, in letters, is None for what is no array."""
 
@@ -106,9 +103,6 @@ def _length(size: str, sizes: Sizes) -> int:
     """Return a length such as ``C``, ``3C`` or ``1``."""
     letter = size.lstrip("0123456789")
     return int(size.removesuffix(letter) or 1) * int(sizes[letter] if letter else 1)
-
-
-# ---- Sizes ----
 
 
 def _tile(draw: Draw, of: int) -> Sizes:
@@ -196,9 +190,6 @@ def _adamw(draw: Draw) -> Sizes:
     rate, decay = 1e-4 * (1 + draw.below(50)), (0.0, 0.1)[draw.below(2)]
     options = (rate, betas[draw.below(5)], betas[draw.below(5)], (1e-8, 1e-5)[draw.below(2)], decay)
     return {"count": draw.count(), "options": options, "step": 1 + draw.below((20, 20_000_000)[draw.below(2)])}
-
-
-# ---- Values that mean something ----
 
 
 def _overflow_scores(draw: Draw, arguments: Arguments) -> None:

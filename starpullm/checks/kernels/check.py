@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +31,6 @@ _NAN: Final = np.uint32(0x7FC00000)
 
 Function: TypeAlias = Callable[..., None]
 """A kernel, as `starpullm.binding.kernels.Kernel` is called."""
-
-OfLevel: TypeAlias = tuple[str, Finding]
-"""What a level's kernel did otherwise than the plain one."""
 
 
 @check
@@ -76,37 +71,24 @@ class KernelBits(Check):
         outputs = [parameter.name for parameter in functions[REFERENCE].parameters if parameter.output]
         count = CASES[kernel].number if cases is None else cases
         compared = 0
-        found: list[tuple[int, OfLevel]] = []
-        fences = Fences()
-        with _caches_kept() as present:
+        found: list[tuple[int, Finding]] = []
+        fences, present = Fences(), present_caches()
+        try:
             for case in (make_case(kernel, seed, number) for number in range(count)):
                 fit_caches(*(case.caches or present))
                 elements, of_case = compare_levels(case, functions, outputs, fences)
                 compared += elements
                 found += [(elements, finding) for finding in of_case]
+        finally:
+            fit_caches(*present)
         found.sort(key=lambda entry: entry[0])  # those of the smallest case first
-        environment = prototypes.text(prototypes.call("float_environment"))
-        return self.judge([finding for _, finding in found], compared, tuple(functions), environment, cases=count)
-
-    def judge(
-        self, found: Sequence[OfLevel], compared: int, levels: Sequence[str], environment: str = "", **facts: Any
-    ) -> Result:
-        """Return the verdict; ``environment`` says how that of floating-point arithmetic differs from the default."""
-        by_level = Counter(level for level, _ in found)
-        notes = ["by level: " + ", ".join(f"{level} {count}" for level, count in by_level.items())] if found else []
-        notes += [f"floating-point environment: {environment}"] if environment and found else []
-        return self.result(
-            compared=compared,
-            findings=[finding for _, finding in found],
-            note="; ".join(notes),
-            levels=list(levels),
-            **facts,
-        )
+        findings = [finding for _, finding in found]
+        return self.result(compared=compared, findings=findings, levels=list(functions), cases=count)
 
 
 def compare_levels(
     case: Case, functions: Mapping[str, Function], outputs: Sequence[str], fences: Fences
-) -> tuple[int, list[OfLevel]]:
+) -> tuple[int, list[Finding]]:
     """Run a case at every level; return how many elements were compared, and what was wrong.
 
     The kernel of `REFERENCE` is what those of the other levels are compared with. The inputs lie before ``fences``.
@@ -125,7 +107,7 @@ def compare_levels(
         report_phase(f"{case.kernel} at {level}, case {case.number}")
         for output, sentence, difference in _compare(function, case, plain, expected):
             rows = {} if difference is None else difference.rows()
-            findings.append((level, Finding(f"{level}, {case}: {output}{sentence}", rows)))
+            findings.append(Finding(f"{level}, {case}: {output}{sentence}", rows))
         compared += sum(buffer.end - buffer.begin for buffer in plain.values())
     return compared, findings
 
@@ -133,19 +115,6 @@ def compare_levels(
 def _inputs(case: Case, outputs: Collection[str]) -> dict[str, Buffer]:
     arguments = case.arguments.items()
     return {name: value for name, value in arguments if isinstance(value, Buffer) and name not in outputs}
-
-
-@contextmanager
-def _caches_kept() -> Iterator[tuple[int, int]]:
-    """Give the present sizes of caches, and set them again."""
-    present = present_caches()
-    try:
-        yield present
-    finally:
-        fit_caches(*present)
-
-
-# ---- One level ----
 
 
 def _call(function: Function, case: Case, outputs: Mapping[str, Words], thread: int, threads: int) -> None:

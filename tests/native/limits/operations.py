@@ -5,18 +5,20 @@ A leak is told with the operation's name. The suite repeats steps, whole trainer
 
 from __future__ import annotations
 
+import gc
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starpullm.binding.library import find_library
 from starpullm.checks.cases import find_record
-from starpullm.checks.memory import find_growth_of_each
+from starpullm.checks.memory import OBJECTS_KEPT_EARLY, find_growth
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place, limited_files
-from starpullm.checks.result import Result
+from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import (
     FileError,
@@ -64,6 +66,45 @@ def operation_growth(place: Place, *, record: str, sub_batches: int, reduction: 
             operations |= _of_states(place, golden, directory, trainer)
             operations |= _of_trainers(place, golden, directory, seed)
             return OPERATIONS(**find_growth_of_each(operations))
+
+
+def find_growth_of_each(
+    operations: Mapping[str, Callable[[], object]],
+    *,
+    warm_up: int = 3,
+    repetitions: int = 10,
+    renewals: int = 3,
+    pools: bool = False,
+) -> dict[str, Any]:
+    """Repeat each of several operations, and find as ``find_growth`` what it leaves; a leak says whose it is.
+
+    With ``pools`` other modules have pools that may grow in so few repetitions, as StarPU-MPI and MPI do for messages
+    of ranks that are ahead. Then only what the library allocates is compared, by itself or through the C library.
+    """
+    findings: list[Finding] = []
+    compared = 0
+    of_library = (f"{find_library().name}, ", "libc.", "objects ", "file ", "threads")  # how such findings begin
+    gc.collect()
+    gc.freeze()  # then looking for unreachable objects, which is done for each operation, is fast
+    try:
+        for name, operation in operations.items():
+
+            def repeat(count: int, call: Callable[[], object] = operation) -> None:
+                for _ in range(count):
+                    call()
+
+            times = {"warm_up": warm_up, "repetitions": repetitions, "renewals": renewals}
+            found = find_growth("", repeat, **times, objects_kept=OBJECTS_KEPT_EARLY)
+            leaks = [leak.sentence for leak in found["findings"] if leak.sentence.startswith(of_library) or not pools]
+            findings += [Finding(f"{name}: {leak}") for leak in leaks]
+            compared += found["compared"]
+    finally:
+        gc.unfreeze()
+    return {
+        "compared": compared,
+        "findings": findings,
+        "note": f"{len(operations)} operations, {repetitions} times each",
+    }
 
 
 def _together(call: Callable[[], object], comm: Comm) -> Callable[[], None]:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from starpullm.binding import allocations
-from starpullm.checks.isolation import Pool, RuntimeConfiguration
+from starpullm.checks.isolation import Pool
 from starpullm.checks.result import Outcome, Result
+from starpullm.options import RuntimeConfiguration
 
 from . import checkpoints, operations, options, persistence, poisoned, ranks, runtimes, scarcity, states, trainers
 from .refusals import refused_tasks
