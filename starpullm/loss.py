@@ -24,7 +24,10 @@ class Loss:
     def result(self) -> np.float32:
         """Wait until the value is known and return it: the mean loss over the batch in nats per token, binary32.
 
-        `RuntimeFailureError` is raised if a task had failed by then, of this step or an earlier one.
+        Raises
+        ------
+        RuntimeFailureError
+            If a task had failed by then, of this step or an earlier one.
         """
         if self._value is None:
             if self._step is not None:

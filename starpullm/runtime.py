@@ -29,7 +29,13 @@ class Partition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Partition:
-        """Read ``WxT``, for example ``2x1``; `InvalidArgumentError` is raised for any other text."""
+        """Read ``WxT``, for example ``2x1``.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the text isn't two positive numbers with an x between them.
+        """
         match = re.fullmatch(r"([1-9][0-9]{0,8})x([1-9][0-9]{0,8})", text)
         if not match:
             raise InvalidArgumentError(f'partition: found "{text}", expected WxT, for example 2x1')
@@ -150,13 +156,25 @@ class Runtime(Resource):
         """What computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the BLAS's own description."""
 
     def threads(self) -> list[ThreadPlace]:
-        """Return where every thread of every worker of this rank runs; no step may be unfinished."""
+        """Return where every thread of every worker of this rank runs; no step may be unfinished.
+
+        Raises
+        ------
+        StateError
+            If the runtime is closed.
+        """
         places = np.empty(self.partition.workers * self.partition.threads, structs.THREAD_INFO)
         prototypes.call("runtime_threads", self._handle, places, len(places))
         return [ThreadPlace(*place.tolist()) for place in places]
 
     def offloaded(self) -> Offloaded:
-        """Return how many bytes have moved to the disk and from it so far; 0 without ``offload``."""
+        """Return how many bytes have moved to the disk and from it so far; 0 without ``offload``.
+
+        Raises
+        ------
+        StateError
+            If the runtime is closed.
+        """
         return Offloaded(*prototypes.results("runtime_offloaded", self._handle))
 
     def _destroy(self) -> None:

@@ -188,14 +188,23 @@ class Trainer(Resource):
     def submit(self, inputs: ArrayLike, targets: ArrayLike, *, learning_rate: float | None = None) -> Loss:
         """Submit one step (forward, backward, update) and return without waiting for it.
 
-        ``inputs`` and ``targets`` are token ids, integers (B, T); over ranks this rank's part of the batch, or with
-        stages the batch. ``learning_rate`` is that of this step's update, rounded to binary32, the same on all ranks;
-        None: that of the trainer.
+        Parameters
+        ----------
+        inputs, targets
+            Token ids, integers (B, T); over ranks this rank's part of the batch, or with stages the batch.
+        learning_rate
+            Of this step's update, rounded to binary32; the same on all ranks. None: that of the trainer.
 
-        `TokenRangeError` is raised if an id isn't in [0, V), and `InvalidArgumentError` if a shape isn't (B, T), or the
-        learning rate isn't finite or is negative; then nothing has been submitted. `StateError` is raised if the
-        trainer is closed, or a step was submitted only in part, and `RuntimeFailureError` if StarPU refuses a task of
-        this step, or a task of an earlier one has failed.
+        Raises
+        ------
+        TokenRangeError
+            If an id isn't in [0, V). Then nothing has been submitted.
+        InvalidArgumentError
+            If a shape isn't (B, T), or the learning rate isn't finite or is negative.
+        StateError
+            If the trainer is closed, or a step was submitted only in part.
+        RuntimeFailureError
+            If StarPU refuses a task of this step, or a task of an earlier one has failed.
         """
         rate = ctypes.c_float(self.learning_rate if learning_rate is None else learning_rate)
         number = self._last_step + 1
@@ -222,7 +231,14 @@ class Trainer(Resource):
     def probabilities(self, inputs: ArrayLike, sequence: int, position: int) -> NDArray[np.float32]:
         """Run the forward pass on inputs (B, T) and return the probabilities (V) of the token after one position.
 
-        Errors are those of ``submit``; `InvalidArgumentError` is raised too if there is no such sequence or position.
+        Raises
+        ------
+        InvalidArgumentError
+            If the shape isn't (B, T), or there is no such sequence or position.
+        TokenRangeError
+            If an id isn't in [0, V).
+        RuntimeFailureError
+            If StarPU refuses a task, or a task has failed.
         """
         _check_index("sequence", sequence, self.batch_size)
         _check_index("position", position, self.seq_len)
@@ -255,18 +271,28 @@ class Trainer(Resource):
         ``if runtime.rank == 0``, it waits for ever. Each gets the whole tensor, with the activations of all ranks'
         sequences.
 
-        Groups are ``params``, ``grads``, ``m``, ``v``, ``activations``, ``activation_grads``. The parameters, also of
-        ``grads``, ``m``, ``v``, are wte (Vp, C), wpe (maxT, C), ln1w, ln1b (C), qkvw (3C, C), qkvb (3C), attprojw
-        (C, C), attprojb (C), ln2w, ln2b (C), fcw (4C, C), fcb (4C), fcprojw (C, 4C), fcprojb (C), lnfw, lnfb (C). The
-        activations and their gradients are encoded, ln1, atty, attproj, residual2, ln2, fcproj, residual3, lnf
-        (B, T, C), ln1_mean, ln1_rstd, ln2_mean, ln2_rstd, lnf_mean, lnf_rstd, losses (B, T), qkv (B, T, 3C), preatt,
-        att (B, NH, T, T), fch, fch_gelu (B, T, 4C), logits, probs (B, T, Vp). Without a ``layer``, a tensor that has
-        layers is returned with all of them and a first dimension L.
+        Parameters
+        ----------
+        group
+            One of ``params``, ``grads``, ``m``, ``v``, ``activations``, ``activation_grads``.
+        name
+            Parameters, also of ``grads``, ``m``, ``v``: wte (Vp, C), wpe (maxT, C), ln1w, ln1b (C), qkvw (3C, C),
+            qkvb (3C), attprojw (C, C), attprojb (C), ln2w, ln2b (C), fcw (4C, C), fcb (4C), fcprojw (C, 4C),
+            fcprojb (C), lnfw, lnfb (C). Activations and their gradients: encoded, ln1, atty, attproj, residual2, ln2,
+            fcproj, residual3, lnf (B, T, C), ln1_mean, ln1_rstd, ln2_mean, ln2_rstd, lnf_mean, lnf_rstd, losses
+            (B, T), qkv (B, T, 3C), preatt, att (B, NH, T, T), fch, fch_gelu (B, T, 4C), logits, probs (B, T, Vp).
+        layer
+            Number of the layer. None: all layers of the tensor if it has any, with a first dimension L.
 
-        `InvalidArgumentError` is raised if there is no such group, tensor or layer, and `StateError` if the trainer is
-        closed, the tensor's layers share buffers (see ``keep_activations``, ``recompute`` and ``weight_gradients``), or
-        its value was dropped (see ``Runtime``, ``offload_plan``). After a task has failed, which is a
-        `RuntimeFailureError`, the tensor may have been computed from what it left.
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no such group, tensor or layer.
+        StateError
+            If the trainer is closed, or the tensor's layers share buffers (see ``keep_activations``, ``recompute`` and
+            ``weight_gradients``), or its value was dropped (see ``Runtime``, ``offload_plan``).
+        RuntimeFailureError
+            If a task has failed: the tensor may have been computed from what it left.
         """
         tensor = self._tensors.named(group, name)
         if not tensor.layered and layer is not None:
@@ -310,9 +336,16 @@ class Trainer(Resource):
     def save_checkpoint(self, path: StrPath) -> None:
         """Write the parameters after the last submitted step to a file, atomically (temporary name, fsync, rename).
 
-        Over ranks all ranks must call it; rank 0 writes, and only rank 0 raises errors: `FileError` if the file can't
-        be written, `FormatError` if the path exists and isn't a regular file, `RuntimeFailureError` or `StateError` if
-        a task has failed, or a step was submitted only in part. Then a file that existed before is unchanged.
+        Over ranks all ranks must call it; rank 0 writes, and only rank 0 raises errors.
+
+        Raises
+        ------
+        FileError
+            If the file can't be written. A file that existed before is unchanged.
+        FormatError
+            If the path exists and isn't a regular file.
+        RuntimeFailureError, StateError
+            If a task has failed, or a step was submitted only in part. Nothing is written then.
         """
         self._call("session_save_checkpoint", prototypes.c_string("path", path))
 
@@ -321,11 +354,19 @@ class Trainer(Resource):
 
         Each ``save_state`` does this. A run that calls it before its first step learns at its start that it can't save
         there, and no other run can save newer states there before its own first one. Over ranks all ranks must call it.
-        The directory is created if it doesn't exist.
 
-        `FileError` is raised if it can't be created or locked; with ``errno.EBUSY`` another open run saves into it.
-        `InvalidArgumentError` is raised if it has a complete state of a later step than this trainer's, from which a
-        run would resume, or if it is a state's own folder.
+        Parameters
+        ----------
+        directory
+            Where states will be saved; it is created if it doesn't exist.
+
+        Raises
+        ------
+        FileError
+            If the directory can't be created or locked. With ``errno.EBUSY``: another open run saves into it.
+        InvalidArgumentError
+            If it has a complete state of a later step than this trainer's; a run would resume from that one. If it is
+            a state's own folder.
         """
         self._call("session_claim_directory", prototypes.c_string("directory", directory), self._run)
 
@@ -336,14 +377,28 @@ class Trainer(Resource):
 
         Parameters, m and v are read between two updates and written during the next forward and backward pass. Each
         rank writes the tensors that it owns. This call waits for the previous save. An incomplete state is never
-        resumed from, and so many complete states are kept. ``batches``, ``seed`` and ``data_id`` are returned by
-        ``training_state``: the number of batches read, and two numbers that the caller chooses. ``data_id`` has no
-        sign; all three have 64 bits.
+        resumed from, and the last complete state is kept.
 
-        Errors are those of ``claim_directory``. `FileError` is also raised if the previous save failed, and
-        `InvalidArgumentError` if ``keep`` isn't positive, a number has more than 64 bits, or the directory has another
-        run's state of this step. `RuntimeFailureError` or `StateError` is raised, and nothing is saved, if a task has
-        failed or a step was submitted only in part.
+        Parameters
+        ----------
+        directory
+            Where the state's folder is created; it is created too if it doesn't exist.
+        batches, seed, data_id
+            Returned by ``training_state``: the number of batches read, and two numbers that the caller chooses.
+            ``data_id`` has no sign; all three have 64 bits.
+        keep
+            Number of states to keep.
+
+        Raises
+        ------
+        FileError
+            If this save can't be started, or the previous one failed. With ``errno.EBUSY``: another open run saves into
+            the directory.
+        InvalidArgumentError
+            If ``keep`` isn't positive, or a number has more than 64 bits. If the directory has a complete state of a
+            later step, or another run's of this step, or is a state's own folder.
+        RuntimeFailureError, StateError
+            If a task has failed, or a step was submitted only in part. Nothing is saved then.
         """
         options = structs.new(
             "save_options",
@@ -368,8 +423,13 @@ class Trainer(Resource):
         """Wait for all submitted tasks and return those that were recorded since the last ``clear_trace``.
 
         Over ranks every rank has to call this, and gets the tasks of all ranks, but times and workers of its own only.
-        `RuntimeFailureError` is raised if the ranks have submitted different tasks, and `StateError` if the trainer was
-        created without ``trace=True``.
+
+        Raises
+        ------
+        RuntimeFailureError
+            If the ranks have submitted different tasks.
+        StateError
+            If the trainer was created without ``trace=True``.
         """
         return read_trace(self._handle, self.runtime.comm)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,9 @@ class TensorError:
 
     ``ratio`` is infinite for a value or a reference that isn't finite. ``num_beyond`` is the number of elements whose
     ratio is more than 1, ``num_not_finite`` that of values and ``num_without_reference`` that of references that aren't
-    finite. ``is_bounded`` is false if a sum has so many terms that no limit is known.
+    finite. ``is_bounded`` is false if a sum has so many terms that no limit is known. ``explained_by`` says how many
+    times the sum contains contributions that should be there exactly once, if these numbers explain the error, that is,
+    if with them every element is within its limit.
     """
 
     tensor: str
@@ -48,15 +50,20 @@ class TensorError:
     num_not_finite: int = 0
     num_without_reference: int = 0
     is_bounded: bool = True
+    explained_by: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return (
+        line = (
             f"{self.tensor}{list(self.index)}: {self.actual!r}, expected {self.expected!r}: error {self.error:.3e} is "
             f"{self.ratio:.3g} of its limit; {self.num_beyond} of {self.num_elements} elements beyond it"
         )
+        times = (f"{name} {f'is there {n} times' if n else 'is missing'}" for name, n in self.explained_by.items())
+        return f"{line}; {', '.join(times)}" if self.explained_by else line
 
 
-def gradient_error(tensor: str, actual: ArrayLike, reference: GradientReference) -> TensorError:
+def gradient_error(
+    tensor: str, actual: ArrayLike, reference: GradientReference, explained_by: Mapping[str, int] | None = None
+) -> TensorError:
     """Compare a tensor with its reference, element by element."""
     values = np.asarray(actual, np.float64)
     if values.shape != reference.value.shape or not values.size:
@@ -84,7 +91,39 @@ def gradient_error(tensor: str, actual: ArrayLike, reference: GradientReference)
         num_not_finite=int((~is_finite).sum()),
         num_without_reference=int((~has_reference).sum()),
         is_bounded=bool((has_bound | ~has_reference).all()),
+        explained_by=explained_by or {},
     )
+
+
+def multiplicities(actual: ArrayLike, contributions: Mapping[str, GradientReference]) -> dict[str, int] | None:
+    """Return how many times a sum contains each contribution, or None if no integers explain every element.
+
+    The numbers are fitted by least squares over all elements and rounded to integers. They are returned only if the
+    sum of the contributions, each taken that many times, differs from the actual sum by at most its limit everywhere.
+    """
+    values, parts = np.asarray(actual, np.float64), list(contributions.values())
+    if not all(np.isfinite(of).all() for of in (values, *(part.value for part in parts))):
+        return None
+    # Gradients are small; without a scale their squares could underflow.
+    scale = max((np.abs(part.value).max(initial=0) for part in parts), default=0) or 1.0
+    columns = [part.value.reshape(-1) / scale for part in parts]
+    products = np.array([[np.vdot(one, other) for other in columns] for one in columns])
+    projections = np.array([np.vdot(one, values.reshape(-1) / scale) for one in columns])
+    fit = np.linalg.lstsq(products, projections, rcond=None)[0]
+    times = np.rint(fit).astype(np.int64)
+    if (times < 0).any():
+        return None
+    most = int(times.max(initial=1))
+    counted = GradientReference(
+        value=sum((n * part.value for n, part in zip(times, parts, strict=True)), np.zeros(values.shape)),
+        magnitude=sum((n * part.magnitude for n, part in zip(times, parts, strict=True)), np.zeros(values.shape)),
+        # `most` times the additions of all parts; + 1 for each part, whose first addition was exact only on its own.
+        roundings=most * sum((np.asarray(part.roundings) + 1 for part in parts), np.zeros((), np.int64)),
+        underflow=most * sum((np.asarray(part.underflow) for part in parts), np.zeros(())),
+    )
+    if gradient_error("", values, counted).num_beyond:
+        return None
+    return dict(zip(contributions, times.tolist(), strict=True))
 
 
 _SMALL = np.float32(1e-19)
@@ -98,7 +137,8 @@ class GradientBounds(Check):
     The sums are those of activations and their gradients, whose bits no reduction changes: in the first step these are
     the record's, where its bits can be had at all.
 
-    What is measured is the largest error ÷ bound.
+    What is measured is the largest error ÷ bound. For a gradient beyond its bound the result says which sub-batches it
+    doesn't contain exactly once, if that explains the error.
     """
 
     family, unit = "reduction", "elements"
@@ -124,27 +164,47 @@ class GradientBounds(Check):
                 number, seed = 1, case.seed
                 trainer.step(*own_batch(trainer, seed, number))
             inputs, _ = generate_tokens(seed, number, golden.batch_size, golden.seq_len, golden.model.vocab_size)
-            return on_rank_0(trainer, lambda tensor: self.judge(tensor, trainer.config, inputs, compared))
+            sub_batches = place.runtime.ranks * case.sub_batches
+            return on_rank_0(trainer, lambda tensor: self.judge(tensor, trainer.config, inputs, sub_batches, compared))
 
-    def judge(self, tensor: ReadTensor, config: ModelConfig, inputs: NDArray[np.integer], compared: int = 0) -> Result:
+    def judge(
+        self,
+        tensor: ReadTensor,
+        config: ModelConfig,
+        inputs: NDArray[np.integer],
+        sub_batches: int = 1,
+        compared: int = 0,
+    ) -> Result:
         """Compare every parameter gradient of the last step with its sum; arguments as ``errors``.
 
         ``compared`` is the number of elements of activations that have been compared before.
         """
-        errors = self.errors(tensor, config, inputs)
+        errors = self.errors(tensor, config, inputs, sub_batches)
         return self.of_errors(errors, compared + sum(error.num_elements for error in errors))
 
-    def errors(self, tensor: ReadTensor, config: ModelConfig, inputs: NDArray[np.integer]) -> list[TensorError]:
+    def errors(
+        self, tensor: ReadTensor, config: ModelConfig, inputs: NDArray[np.integer], sub_batches: int
+    ) -> list[TensorError]:
         """Return the error of each parameter gradient.
 
         ``tensor`` is ``Trainer.tensor`` of a trainer with ``keep_activations``, after a step; ``inputs`` are the input
-        ids of that step (B, T).
+        ids of that step (B, T), and ``sub_batches`` is the trainer's S. An `InvalidArgumentError` is raised if these
+        don't divide B.
         """
+        if sub_batches < 1 or len(inputs) % sub_batches:
+            raise InvalidArgumentError(f"sub_batches: found {sub_batches}, expected a divisor of {len(inputs)}")
+        errors = []
         with np.errstate(invalid="ignore"):
-            return [
-                gradient_error(layer_name(name, layer), tensor("grads", name, layer), reference)
-                for name, layer, reference in gradient_references(tensor, config, inputs)
-            ]
+            for name, layer, reference in gradient_references(tensor, config, inputs):
+                label, actual = layer_name(name, layer), tensor("grads", name, layer)
+                error = gradient_error(label, actual, reference)
+                if error.num_beyond and sub_batches > 1:
+                    parts = _sub_batch_references(tensor, config, inputs, sub_batches, (name, layer))
+                    found = multiplicities(actual, parts) or {}
+                    wrong = {name: times for name, times in found.items() if times != 1}
+                    error = gradient_error(label, actual, reference, wrong)
+                errors.append(error)
+        return errors
 
     def of_errors(self, errors: Sequence[TensorError], compared: int) -> Result:
         """Return the verdict: what isn't finite is a failure, a sum without a bound isn't."""
@@ -191,7 +251,7 @@ class DenormalGradients(GradientBounds):
             write_checkpoint(checkpoint, Checkpoint(golden.model, parameters))
             with record_trainer(place.runtime, golden, checkpoint, **options) as trainer:
                 trainer.step(inputs, targets)
-                errors = self.errors(trainer.tensor, trainer.config, inputs)
+                errors = self.errors(trainer.tensor, trainer.config, inputs, case.sub_batches)
                 gradients = [trainer.tensor("grads", name) for name in trainer.tensor_names("grads")]
         return self.of_errors(errors, count_denormals(gradients))
 
@@ -215,3 +275,27 @@ def _other_activations(golden: GoldenRecord, tensor: ReadTensor) -> tuple[list[F
             if tensor_digest(values) != golden.steps[0].digests[group][label]:
                 wrong.append(Finding(f"{group}/{label} of the first step: expected the record's bits, found others"))
     return wrong, compared
+
+
+def _sub_batch_references(
+    tensor: ReadTensor,
+    config: ModelConfig,
+    inputs: NDArray[np.integer],
+    sub_batches: int,
+    wanted: tuple[str, int | None],
+) -> dict[str, GradientReference]:
+    """Return the contribution of each sub-batch to one gradient, as a reference."""
+    size = len(inputs) // sub_batches
+    references = {}
+    for number in range(sub_batches):
+        part = slice(number * size, (number + 1) * size)
+
+        def part_of(group: str, name: str, layer: int | None, part: slice = part) -> NDArray[np.float32]:
+            return tensor(group, name, layer)[part]
+
+        references[f"sub-batch {number}"] = next(
+            reference
+            for name, layer, reference in gradient_references(part_of, config, inputs[part])
+            if (name, layer) == wanted
+        )
+    return references

@@ -26,9 +26,18 @@ from starpullm.files.tokens import TokenFile
 def token_files(paths: StrPath | Iterable[StrPath]) -> tuple[Path, ...]:
     """Return the token files of paths or glob patterns, without duplicates, in the order of their names' bytes.
 
-    A name that exists is a path, also if it contains wildcards. As in llm.c, a wildcard doesn't match the leading dot
-    of a file's name. A pattern that matches no file is a `FileError`; an invalid one, or no path at all, an
-    `InvalidArgumentError`.
+    Parameters
+    ----------
+    paths
+        One or more paths or patterns. A name that exists is a path, also if it contains wildcards. As in llm.c, a
+        wildcard doesn't match the leading dot of a file's name.
+
+    Raises
+    ------
+    FileError
+        If a path or pattern matches no file.
+    InvalidArgumentError
+        If a pattern is invalid, or there is no path at all.
     """
     several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not several:
@@ -60,10 +69,25 @@ class TokenLoader:
     shifted by one token. The rest of a shard that is too short for a step is skipped; then the next shard follows, and
     after the last shard the first. So R ranks with B sequences each read the same batch as one rank with R·B.
 
-    ``batch_size`` and ``seq_len`` are B and T, ``rank`` and ``num_ranks`` r and R. An id that isn't below
-    ``vocab_size``, V, is a `TokenRangeError`; None: ids aren't checked. An `InvalidArgumentError` is raised if a size
-    isn't positive, the rank isn't below the number of ranks, or a shard is too short for one step. Other errors are
-    those of `token_files` and `TokenFile`.
+    Parameters
+    ----------
+    paths
+        Token files or glob patterns, see `token_files`.
+    batch_size, seq_len
+        B and T.
+    rank, num_ranks
+        r and R.
+    vocab_size
+        V; all ids of all files must be below it. None: ids aren't checked.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If a size isn't positive, the rank isn't below the number of ranks, or a shard is too short for one step.
+    TokenRangeError
+        If an id isn't below V.
+    FormatError, FileError
+        If a file isn't a token file, or can't be read.
     """
 
     def __init__(
@@ -106,7 +130,10 @@ class TokenLoader:
     def fingerprint(self) -> int:
         """A 64-bit hash of all shards' ids in their order, whatever the files' names; it takes a pass over all files.
 
-        Errors are those of `next`.
+        Raises
+        ------
+        FormatError, FileError
+            As `next`.
         """
         digest = hashlib.blake2b(digest_size=8)
         for index, count in enumerate(self._counts):
@@ -121,7 +148,13 @@ class TokenLoader:
         return self._position
 
     def seek(self, position: int) -> None:
-        """Continue with step number `position`, from 0; a negative one is an `InvalidArgumentError`."""
+        """Continue with step number `position`, counted from 0 as the property `position`.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the position is negative.
+        """
         if position < 0:
             raise InvalidArgumentError(f"position: expected a number of steps from 0 on, found {position}")
         self._position = position
@@ -133,7 +166,10 @@ class TokenLoader:
     def next(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return the next step's inputs and targets, int32 (B,T) each.
 
-        `FormatError` or `FileError` is raised if the file has been changed or removed since the loader was created.
+        Raises
+        ------
+        FormatError, FileError
+            If the file has been changed or removed since the loader was created.
         """
         step = self._position % self.steps_per_epoch
         shard = bisect_right(self._first_steps, step) - 1

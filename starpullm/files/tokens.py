@@ -36,6 +36,16 @@ class TokenFile:
     """A token file that is open, and whose ids are read when they are needed.
 
     It isn't mapped: a process that reads a mapped page ends by SIGBUS if another one has truncated the file.
+
+    Parameters
+    ----------
+    path
+        The token file.
+
+    Raises
+    ------
+    FormatError, FileError
+        If it isn't a token file, or can't be read.
     """
 
     def __init__(self, path: StrPath) -> None:
@@ -58,7 +68,10 @@ class TokenFile:
     def read(self, first: int, count: int) -> NDArray[np.uint16]:
         """Return `count` ids from number `first` on, one-dimensional.
 
-        `FormatError` is raised if the file has become shorter since it was opened.
+        Raises
+        ------
+        FormatError, FileError
+            If the file has become shorter since it was opened, or can't be read.
         """
         ids = np.empty(count, UINT16)
         room, position = bytes_of(ids, UINT16), HEADER_BYTES + UINT16.itemsize * first

@@ -36,7 +36,7 @@ def product_errors(trainer: Trainer, inputs: NDArray[np.int32], targets: NDArray
     trainer.step(inputs, targets)
     outputs = [_output(trainer, name, layer, *weights[name, layer]) for name, layer in places]
     input_grads = [_input_grad(trainer, name, layer, weights[name, layer][0]) for name, layer in reversed(places)]
-    gradients = GradientBounds().errors(trainer.tensor, trainer.config, inputs)
+    gradients = GradientBounds().errors(trainer.tensor, trainer.config, inputs, sub_batches=1)
     return [*outputs, *input_grads, *gradients]
 
 

@@ -17,7 +17,6 @@ from starpullm.checks.place import Place, run_check
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.training import new_trainer
 from starpullm.data.generator import generate_tokens
-from starpullm.errors import InvalidArgumentError
 from starpullm.options import RuntimeConfiguration
 from starpullm.processes.children import Answered, Raised
 

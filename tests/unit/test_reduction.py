@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from starpullm.checks import reduction
-from starpullm.checks.reduction import GradientBounds, gradient_error
+from starpullm.checks.reduction import GradientBounds, gradient_error, multiplicities
 from starpullm.checks.reference64 import GradientReference, gamma, gradient_references
 from starpullm.checks.result import Outcome
 from starpullm.data.generator import generate_parameters, generate_tokens
@@ -227,20 +227,32 @@ def part_of_gradient(step: Step, sequence: int, name: str, layer: int | None) ->
     "tensor", ["wte", "wpe", "ln1w[0]", "ln1b[1]", "qkvw[1]", "qkvb[0]", "attprojw[1]", "fcw[0]", "fcprojb[1]", "lnfw"]
 )
 @pytest.mark.parametrize("times", [0, 2])
-def test_a_sub_batch_that_is_not_there_once_is_found(step: Step, tensor: str, times: int) -> None:
+def test_a_sub_batch_that_is_not_there_once_is_named(step: Step, tensor: str, times: int) -> None:
     name, _, layer = tensor.rstrip("]").partition("[")
     first, second = (part_of_gradient(step, sequence, name, int(layer) if layer else None) for sequence in range(2))
     step.replaced[tensor] = (first + times * second).astype(F32)
-    result = check_gradients(step.tensor, step.config, step.inputs)
+    result = check_gradients(step.tensor, step.config, step.inputs, sub_batches=2)
     assert result.outcome is Outcome.FAILED
     beyond = [error for error in result.facts["tensors"] if error["num_beyond"]]
     assert [error["tensor"] for error in beyond] == [tensor]
+    assert beyond[0]["explained_by"] == {"sub-batch 1": times}
+    assert result.findings[0].sentence.endswith(f"sub-batch 1 is {'missing' if times == 0 else 'there 2 times'}")
+
+
+def test_another_fault_is_not_explained_by_sub_batches(step: Step) -> None:
+    wrong = step.model.grads["fcw[0]"].copy()
+    wrong[3, 4] += F32(0.01)
+    step.replaced["fcw[0]"] = wrong
+    result = check_gradients(step.tensor, step.config, step.inputs, sub_batches=2)
+    (error,) = (error for error in result.facts["tensors"] if error["num_beyond"])
+    found = tuple(error[name] for name in ("tensor", "index", "num_beyond", "explained_by"))
+    assert found == ("fcw[0]", (3, 4), 1, {})
 
 
 def test_activations_that_are_not_finite_are_a_failure(step: Step) -> None:
     """Without a reference nothing is known of the gradients; what spoilt the activations is a fault all the same."""
     step.replaced["fch_gelu[0]"] = np.full_like(step.tensor("activations", "fch_gelu", 0), np.inf)
-    result = check_gradients(step.tensor, step.config, step.inputs)
+    result = check_gradients(step.tensor, step.config, step.inputs, sub_batches=2)
     assert result.outcome is Outcome.FAILED
     assert result.sentence.endswith("; 1 have no reference, because the step's activations aren't finite")
 
@@ -263,3 +275,23 @@ def test_so_many_terms_that_no_bound_is_known(
     result = check_gradients(step.tensor, step.config, step.inputs)
     assert result.outcome is outcome
     assert finding in result.sentence
+
+
+def test_sub_batches_must_divide_the_batch(step: Step) -> None:
+    with pytest.raises(InvalidArgumentError, match="sub_batches: found 3, expected a divisor of 2"):
+        check_gradients(step.tensor, step.config, step.inputs, sub_batches=3)
+
+
+@given(times=st.lists(st.integers(0, 5), min_size=1, max_size=4), seed=st.integers(0, 99))
+def test_multiplicities_of_independent_contributions(times: list[int], seed: int) -> None:
+    # Contributions as small as gradients can be.
+    parts = np.random.default_rng(seed).standard_normal((len(times), 30)).astype(F32) * F32(1e-30)
+    references = {str(number): sum_reference([part]) for number, part in enumerate(parts)}
+    total = np.zeros(30, F32)
+    for part, count in zip(parts, times, strict=True):
+        for _ in range(count):
+            total += part
+    expected = {str(number): count for number, count in enumerate(times)}
+    assert multiplicities(total, references) == expected
+    assert multiplicities(total + F32(1e-31), references) is None
+    assert multiplicities(-total - parts.sum(axis=0), references) is None
