@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <starpu.h>
 #include <starpu_scheduler.h>
 #include <stdatomic.h>
@@ -23,11 +24,12 @@ struct context {
 };
 
 static const struct settings *settings;
-static const uint64_t settle_ns = 1000000;          // since the last submission
-static _Atomic uint64_t settled_ns;                 // how long tasks have waited for submissions to pause
-static const uint64_t longest_wait_ns = 1000000000; // for tasks to run; after such a wait there is none any more
-static _Atomic int num_ready;                       // tasks that have not ended
+static const uint64_t settle_ns = 1000000; // since the last submission
+static _Atomic uint64_t settled_ns;        // how long tasks have waited for submissions to pause
+// How long a submission waits for tasks to run without sleeping, and in all; after the longest wait there is no other.
+static const uint64_t short_wait_ns = 1000000, longest_wait_ns = 1000000000;
 static _Atomic bool waited_too_long;
+static _Atomic int num_ready; // tasks that have not ended
 
 // SplitMix64 of a seed and a task's number: the same in every run, whatever the threads do.
 static uint64_t mix(uint64_t seed, uint64_t number)
@@ -67,13 +69,17 @@ static void sleep_us(uint64_t microseconds)
     nanosleep(&time, NULL);
 }
 
-// Waits until no task is ready or runs.
+// Waits until no task is ready or runs; at first without sleeping, which would take longer than a small task.
 static void wait_for_ready(void)
 {
-    uint64_t start = now_ns();
+    uint64_t start = now_ns(), now = start;
     while (num_ready > 0 && !waited_too_long) {
-        sleep_us(20);
-        if (now_ns() - start > longest_wait_ns)
+        if (now - start < short_wait_ns)
+            sched_yield();
+        else
+            sleep_us(100);
+        now = now_ns();
+        if (now - start > longest_wait_ns)
             waited_too_long = true;
     }
 }
