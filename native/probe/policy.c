@@ -30,6 +30,10 @@ static _Atomic uint64_t settled_ns;        // how long tasks have waited for sub
 static const uint64_t short_wait_ns = 1000000, longest_wait_ns = 1000000000;
 static _Atomic bool waited_too_long;
 static _Atomic int num_ready; // tasks that have not ended
+// Nothing has run for so long: what is held may be what the awaited task waits for.
+static const uint64_t stall_ns = 1000000000;
+static _Atomic int num_running;
+static _Atomic uint64_t last_end;
 
 // SplitMix64 of a seed and a task's number: the same in every run, whatever the threads do.
 static uint64_t mix(uint64_t seed, uint64_t number)
@@ -135,11 +139,19 @@ static bool is_bound_to_first(struct starpu_task *task)
     return false;
 }
 
+static bool is_held(const struct starpu_task *task)
+{
+    const uint64_t last = last_submission_ns() > last_end ? last_submission_ns() : last_end;
+    if (task_is_held(task) && num_running == 0 && now_ns() > last + stall_ns)
+        release_held_tasks();
+    return task_is_held(task);
+}
+
 // A task may run on the first `max_workers` workers that can run it, so that one worker always may.
 static bool may_run(struct starpu_task *task, const void *state)
 {
     const struct candidate *candidate = state;
-    if (task_is_held(task))
+    if (is_held(task))
         return false;
     if (!starpu_worker_can_execute_task_first_impl(candidate->worker, task, NULL))
         return false;
@@ -192,6 +204,7 @@ static void delay(const struct starpu_task *task, bool is_started)
 static void pre_exec(struct starpu_task *task, unsigned id)
 {
     (void)id;
+    num_running++;
     settle();
     if (task->sched_data != NULL)
         delay(task, false);
@@ -203,6 +216,8 @@ static void post_exec(struct starpu_task *task, unsigned id)
 {
     (void)id;
     recorder_ended(task);
+    last_end = now_ns();
+    num_running--;
     num_ready--;
 }
 

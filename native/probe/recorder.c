@@ -298,6 +298,11 @@ bool task_is_held(const struct starpu_task *task)
     return has_mark(task, held) && !is_released;
 }
 
+void release_held_tasks(void)
+{
+    is_released = true;
+}
+
 // Whether the next number in the list is this one: both ascend.
 static bool take_held(uint64_t own)
 {

@@ -24,6 +24,7 @@ uint64_t task_number(const struct starpu_task *task);
 
 // Whether the settings let a task wait for another one, which hasn't started yet.
 bool task_is_held(const struct starpu_task *task);
+void release_held_tasks(void);
 
 // CLOCK_MONOTONIC, and when a task was last submitted, in nanoseconds.
 uint64_t now_ns(void);
