@@ -6,6 +6,7 @@ a directory that ``--mutation-patches`` names all of them.
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -15,7 +16,7 @@ import pytest
 from starpullm.processes.lock import machine_lock
 
 from .laboratory import FOUND, SECONDS
-from .mutants import Builder, Change
+from .mutants import BUILD, Builder, Change
 from .patches import FIELD, SHIPPED, Patch, PatchError, find_patches, read_patch
 
 PATCHES = pytest.StashKey[list[Path]]()
@@ -75,7 +76,9 @@ def patch(patch_path: Path) -> Patch:
 @pytest.fixture(scope="session")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     """The library without a defect, from this checkout's sources, and what is built from its objects."""
-    with machine_lock():  # two at a time would write the same files
+    BUILD.parent.mkdir(parents=True, exist_ok=True)
+    with (BUILD.parent / "mutants.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # the workers of pytest-xdist, which have machine locks of their own, share it
         return Builder(tmp_path_factory.mktemp("mutants"))
 
 
