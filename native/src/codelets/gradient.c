@@ -1,7 +1,6 @@
 /* StarPU's own reduction of a parameter's gradient. StarPU calls its two codelets without an argument, and they aren't
  * in the trace. */
 #include <starpu.h>
-#include <string.h>
 
 #include "codelets/operation.h"
 #include "runtime/runtime.h"
@@ -12,10 +11,19 @@ struct addition {
     size_t count;
 };
 
+static void start_thread(void *argument, struct team team)
+{
+    const struct addition *a = argument;
+    const struct share share = team_share(team, a->count, FLOATS_PER_LINE);
+    for (size_t i = share.begin; i < share.end; i++)
+        a->sum[i] = 0.0f;
+}
+
 static void start_cpu(void *interfaces[], void *argument)
 {
     (void)argument;
-    memset((void *)STARPU_VECTOR_GET_PTR(interfaces[0]), 0, STARPU_VECTOR_GET_NX(interfaces[0]) * sizeof(float));
+    struct addition a = {(float *)STARPU_VECTOR_GET_PTR(interfaces[0]), NULL, STARPU_VECTOR_GET_NX(interfaces[0])};
+    team_run(runtime_layout()->threads_per_worker, start_thread, &a);
 }
 
 static struct starpu_codelet start_codelet = {

@@ -27,14 +27,16 @@ struct touch {
 
 struct region {
     uintptr_t begin, end; /* of whole pages */
-    int32_t declared;     /* by the running task */
-    atomic_bool hit;      /* an access has opened pages of it */
+    int32_t handle;
+    int32_t declared; /* by the running task */
+    atomic_bool hit;  /* an access has opened pages of it */
     struct touch by_task[NUM_KINDS], outside[NUM_KINDS];
 };
 
 struct audit {
-    struct region *regions; /* [handle] */
+    struct region *regions; /* sorted by address */
     size_t count;
+    struct region **of_handle;
     uintptr_t page;
     int after_read; /* a page's protection after its first read */
     atomic_bool in_task;
@@ -54,10 +56,15 @@ static void protect(const struct region *region, int protection)
 
 static struct region *find_region(const struct audit *audit, uintptr_t address)
 {
-    for (size_t i = 0; i < audit->count; i++)
-        if (address >= audit->regions[i].begin && address < audit->regions[i].end)
-            return &audit->regions[i];
-    return NULL;
+    size_t low = 0, high = audit->count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (address >= audit->regions[middle].end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < audit->count && address >= audit->regions[low].begin ? &audit->regions[low] : NULL;
 }
 
 /* Opens the page and counts the access. False if the page is in no region, or can't be opened. */
@@ -106,17 +113,27 @@ static void on_fault(int number, siginfo_t *info, void *context)
 
 /* ---- Create and destroy ---- */
 
+static int compare_regions(const void *left, const void *right)
+{
+    const struct region *a = left, *b = right;
+    return (a->begin > b->begin) - (a->begin < b->begin);
+}
+
 static status make_regions(struct audit *audit, const struct audit_buffer *buffers, size_t count)
 {
     audit->regions = calloc(count + 1, sizeof *audit->regions);
-    if (!audit->regions)
+    audit->of_handle = calloc(count + 1, sizeof(struct region *));
+    if (!audit->regions || !audit->of_handle)
         return out_of_memory("a table of %zu audited buffers", count);
     for (size_t i = 0; i < count; i++) {
         const uintptr_t begin = (uintptr_t)buffers[i].begin, bytes = buffers[i].bytes;
-        audit->regions[i].begin = begin;
-        audit->regions[i].end = begin + (bytes + audit->page - 1) / audit->page * audit->page;
+        audit->regions[i] = (struct region){
+            .begin = begin, .end = begin + (bytes + audit->page - 1) / audit->page * audit->page, .handle = (int32_t)i};
     }
     audit->count = count;
+    qsort(audit->regions, count, sizeof *audit->regions, compare_regions);
+    for (size_t i = 0; i < count; i++)
+        audit->of_handle[audit->regions[i].handle] = &audit->regions[i];
     return STARPULLM_OK;
 }
 
@@ -142,9 +159,10 @@ static status test_faults(struct audit *audit)
     munmap(page, bytes);
     if (read_known && write_known)
         return STARPULLM_OK;
-    return invalid_argument("instruments: found the audit, expected it where a memory fault is known to be a read or a "
-                            "write (Linux on x86-64 or aarch64): here a %s is taken for a %s",
-                            read_known ? "write" : "read", read_known ? "read" : "write");
+    return invalid_argument(
+        "instruments: found the audit, expected it where a memory fault is known to be a read or a write (Linux on "
+        "x86-64 or aarch64): here a %s is taken for a %s",
+        read_known ? "write" : "read", read_known ? "read" : "write");
 }
 
 static void remove_handler(void)
@@ -174,6 +192,7 @@ static status install_handler(struct audit *audit)
 static void free_audit(struct audit *audit)
 {
     free(audit->regions);
+    free(audit->of_handle);
     free(audit);
 }
 
@@ -231,7 +250,7 @@ void audit_begin(struct audit *audit)
 
 void audit_declare(struct audit *audit, int32_t handle, int32_t mode)
 {
-    audit->regions[handle].declared |= mode == STARPULLM_REDUX ? STARPULLM_READ_WRITE : mode;
+    audit->of_handle[handle]->declared |= mode == STARPULLM_REDUX ? STARPULLM_READ_WRITE : mode;
 }
 
 int64_t audit_end(struct audit *audit, int64_t task, audit_report *report, void *argument)
@@ -248,9 +267,9 @@ int64_t audit_end(struct audit *audit, int64_t task, audit_report *report, void 
             all_pages += pages;
             if (pages > 0 && !declared)
                 report(argument,
-                       (struct starpullm_finding){task, (int32_t)i, kinds[k].undeclared, touch->offset, pages});
+                       (struct starpullm_finding){task, region->handle, kinds[k].undeclared, touch->offset, pages});
             else if (pages == 0 && declared)
-                report(argument, (struct starpullm_finding){task, (int32_t)i, kinds[k].never_happened, 0, 0});
+                report(argument, (struct starpullm_finding){task, region->handle, kinds[k].never_happened, 0, 0});
         }
         region->declared = 0;
     }
@@ -264,7 +283,7 @@ void audit_outside(struct audit *audit, audit_report *report, void *argument)
             struct region *region = &audit->regions[i];
             const int64_t pages = atomic_exchange(&region->outside[k].pages, 0);
             if (pages > 0)
-                report(argument, (struct starpullm_finding){-1, (int32_t)i, kinds[k].undeclared,
+                report(argument, (struct starpullm_finding){-1, region->handle, kinds[k].undeclared,
                                                             region->outside[k].offset, pages});
         }
 }
@@ -272,11 +291,11 @@ void audit_outside(struct audit *audit, audit_report *report, void *argument)
 void audit_open(struct audit *audit, int32_t handle)
 {
     if (audit)
-        protect(&audit->regions[handle], PROT_READ | PROT_WRITE);
+        protect(audit->of_handle[handle], PROT_READ | PROT_WRITE);
 }
 
 void audit_close(struct audit *audit, int32_t handle)
 {
     if (audit)
-        protect(&audit->regions[handle], PROT_NONE);
+        protect(audit->of_handle[handle], PROT_NONE);
 }
