@@ -29,8 +29,8 @@ static _Atomic uint64_t settled_ns;        // how long tasks have waited for sub
 // How long a submission waits for tasks to run without sleeping, and in all; after the longest wait there is no other.
 static const uint64_t short_wait_ns = 1000000, longest_wait_ns = 1000000000;
 static _Atomic bool waited_too_long;
-static _Atomic int num_ready; // tasks that have not ended
-// Nothing has run for so long: what is held may be what the awaited task waits for.
+static _Atomic int num_unfinished; // tasks that are ready or run
+// If nothing has run for so long, what is held may be what the awaited task waits for.
 static const uint64_t stall_ns = 1000000000;
 static _Atomic int num_running;
 static _Atomic uint64_t last_end;
@@ -74,10 +74,10 @@ static void sleep_us(uint64_t microseconds)
 }
 
 // Waits until no task is ready or runs; at first without sleeping, which would take longer than a small task.
-static void wait_for_ready(void)
+static void wait_for_tasks(void)
 {
     uint64_t start = now_ns(), now = start;
-    while (num_ready > 0 && !waited_too_long) {
+    while (num_unfinished > 0 && !waited_too_long) {
         if (now - start < short_wait_ns)
             sched_yield();
         else
@@ -95,7 +95,7 @@ static int push(struct starpu_task *task)
     struct starpu_sched_ctx_iterator iterator;
     uint64_t number = task_number(task), key = settings->seed == 0 ? number : mix(settings->seed, number);
     recorder_ready(task);
-    num_ready++;
+    num_unfinished++;
     pthread_mutex_lock(&context->lock);
     STARPU_ASSERT_MSG(ready_push(&context->ready, key, task), "starpullm's probe: no memory");
     context->restricted += is_restricted(task);
@@ -105,7 +105,7 @@ static int push(struct starpu_task *task)
     while (workers->has_next(workers, &iterator))
         starpu_wake_worker_relax_light(workers->get_next(workers, &iterator));
     if (settings->prompt && starpu_worker_get_id() < 0)
-        wait_for_ready();
+        wait_for_tasks();
     return 0;
 }
 
@@ -141,10 +141,13 @@ static bool is_bound_to_first(struct starpu_task *task)
 
 static bool is_held(const struct starpu_task *task)
 {
+    if (!task_is_held(task))
+        return false;
     const uint64_t last = last_submission_ns() > last_end ? last_submission_ns() : last_end;
-    if (task_is_held(task) && num_running == 0 && now_ns() > last + stall_ns)
+    const bool has_stalled = num_running == 0 && now_ns() > last + stall_ns;
+    if (has_stalled)
         release_held_tasks();
-    return task_is_held(task);
+    return !has_stalled;
 }
 
 // A task may run on the first `max_workers` workers that can run it, so that one worker always may.
@@ -218,7 +221,7 @@ static void post_exec(struct starpu_task *task, unsigned id)
     recorder_ended(task);
     last_end = now_ns();
     num_running--;
-    num_ready--;
+    num_unfinished--;
 }
 
 static struct starpu_sched_policy policy = {

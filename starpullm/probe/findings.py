@@ -44,8 +44,8 @@ class Kind(Enum):
     @property
     def is_declaration(self) -> bool:
         """Whether a task does something else than it declares, which alone changes no result of this program here."""
-        declared = (Kind.READ_WRITTEN, Kind.WRITTEN_READ, Kind.NOT_WRITTEN, Kind.PARTLY_WRITTEN)
-        seen = (Kind.SCRATCH_READ, Kind.UNDECLARED_READ, Kind.UNDECLARED_WRITE, Kind.CHANGED_BETWEEN)
+        declared = (Kind.READ_WRITTEN, Kind.WRITTEN_READ, Kind.SCRATCH_READ, Kind.NOT_WRITTEN, Kind.PARTLY_WRITTEN)
+        seen = (Kind.UNDECLARED_READ, Kind.UNDECLARED_WRITE, Kind.CHANGED_BETWEEN)
         return self in (*declared, *seen, Kind.POISONED_ENDING)
 
     @property
