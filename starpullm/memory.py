@@ -21,7 +21,7 @@ _SIZE, _UNITS = re.compile(r"([1-9][0-9]{0,17})([KMGT]?)(?:i?B)?"), "KMGT"
 def bytes_of(option: str, size: int | str) -> int:
     """Return a size, as a number or a text such as ``12G`` or ``512MiB``, in bytes; units are powers of 1024.
 
-    Another text is an `InvalidArgumentError`.
+    `InvalidArgumentError` is raised for another text.
     """
     match = _SIZE.fullmatch(str(size))
     if not match:

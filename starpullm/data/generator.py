@@ -59,7 +59,7 @@ def generate_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, N
 def generate_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> str:
     """Write the checkpoint of the generated model in pieces, and return the SHA-256 of the file in hex.
 
-    If the file can't be written, which is a `FileError`, an existing one is unchanged.
+    `FileError` is raised if the file can't be written; an existing one is then unchanged.
     """
     digest = hashlib.sha256()
     with atomic_write(path) as file:
@@ -77,7 +77,7 @@ def generate_tokens(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the generated inputs and targets of a step, from 0, int32 (B,T) each; ``seed`` is the model's number.
 
-    A size that isn't positive is an `InvalidArgumentError`.
+    `InvalidArgumentError` is raised for a size that isn't positive.
     """
     check_positive(batch_size=batch_size, seq_len=seq_len, vocab_size=vocab_size)
     count = 2 * batch_size * seq_len
@@ -131,7 +131,7 @@ def initial_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> None:
     sqrt(2·L) for the residual projections (attprojw, fcprojw); biases are 0 and layernorm weights 1. The padding rows
     of wte are 0. The generator is NumPy's PCG64: the same seed and version of NumPy give the same model.
 
-    If there is no room for the file, or it can't be written, which is a `FileError`, an existing one is unchanged.
+    `FileError` is raised if there is no room for the file, or it can't be written; an existing one is then unchanged.
     """
     random = np.random.Generator(np.random.PCG64(seed))
     header = checkpoint_header(config)

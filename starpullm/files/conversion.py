@@ -81,7 +81,7 @@ def from_hugging_face(source: StrPath, out: StrPath, *, padded_vocab_size: int |
 def to_hugging_face(source: StrPath, out: StrPath) -> Conversion:
     """Write llm.c's checkpoint as a folder with config.json and model.safetensors, float32, without padding rows.
 
-    An ``out`` that exists and isn't an empty folder is a `FileError`.
+    `FileError` is raised if ``out`` exists and isn't an empty folder.
     """
     config = checkpoint_config(source)
     stored = list(hugging_face.stored_shapes(config))

@@ -33,7 +33,7 @@ class Need(NamedTuple):
 def needs(config: ModelConfig, *, batch_size: int, seq_len: int, ranks: int = 1) -> Iterator[Need]:
     """Yield what each way to train takes that the batch and the ranks allow; batch size is that of each rank.
 
-    A number that isn't possible is an `InvalidArgumentError`.
+    `InvalidArgumentError` is raised for a number that isn't possible.
     """
     for options in _ways(batch_size, ranks):
         settings = {"batch_size": batch_size, "seq_len": seq_len, "sub_batches": 1, **options}

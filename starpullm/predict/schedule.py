@@ -29,7 +29,7 @@ class Network(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Network:
-        """Read ``10us,10GB/s``; a text that isn't a time and a speed above 0 is an `InvalidArgumentError`."""
+        """Read ``10us,10GB/s``; `InvalidArgumentError` is raised unless both are above 0."""
         number = r"([0-9]+(?:\.[0-9]+)?)"
         match = re.fullmatch(f"{number}({'|'.join(_TIME)}),{number}({'|'.join(_SPEED)})", text)
         if match is None or float(match[3]) == 0:
@@ -85,7 +85,7 @@ def run(
     leaves when its value is there and both links are free.
 
     Durations, in nanoseconds, and priorities are those of each node; durations of messages are added to what the
-    network takes. A scheduler that isn't one of `SCHEDULERS` is an `InvalidArgumentError`.
+    network takes. `InvalidArgumentError` is raised for a scheduler that isn't one of `SCHEDULERS`.
     """
     place_of("scheduler", scheduler, SCHEDULERS)
     if scheduler == "eager":
