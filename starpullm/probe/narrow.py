@@ -48,19 +48,19 @@ class Narrowing:
     def _pair(self, finding: Finding, other: Flow, pivot: int) -> tuple[int, int] | None:
         """Return a task that waits, and the one for which; one of them is the pivot.
 
-        Tasks that ran before the pivot in the reference schedule, and behind it in the other run, wait for it; or it
-        waits for those that ran before it in the other run only. In both cases as few as possible.
+        Tasks that ran before the pivot in the reference schedule, and behind or beside it in the other run, wait for
+        it; or it waits for those that ran before or beside it in the other run only. In both cases as few as possible.
         """
         start = np.where(other.ready_ns >= 0, other.start_ns, -1)  # others don't come to the policy
         tasks = np.arange(other.num_tasks)
         near = (start >= 0) & (np.abs(tasks - pivot) <= _NEAR) & (tasks != pivot)
-        is_later = start > start[pivot]
-        behind = np.flatnonzero(near & (tasks < pivot) & is_later)[::-1]
+        behind = np.flatnonzero(near & (tasks < pivot) & (other.end_ns > start[pivot]))[::-1]
         count = _fewest(len(behind), lambda count: self._differs(finding, behind[:count][::-1], pivot))
         if count:
             return int(behind[count - 1]), pivot
-        ahead = np.flatnonzero(near & (tasks > pivot) & ~is_later)
-        rest = np.append(pivot, np.flatnonzero(near & (tasks > pivot) & is_later))
+        is_ahead = start < other.end_ns[pivot]
+        ahead = np.flatnonzero(near & (tasks > pivot) & is_ahead)
+        rest = np.append(pivot, np.flatnonzero(near & (tasks > pivot) & ~is_ahead))
         count = _fewest(
             len(ahead), lambda count: self._differs(finding, rest[rest < ahead[count - 1]], ahead[count - 1])
         )
