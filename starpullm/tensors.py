@@ -1,4 +1,4 @@
-"""The tensors of a trainer: the groups and names that the native library has, and a group as a mapping."""
+"""What goes into a trainer and comes out: token ids, and tensors by the groups and names of the native library."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from starpullm.binding import prototypes, structs
-from starpullm.errors import InvalidArgumentError
+from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.options import place_of
 
 if TYPE_CHECKING:
@@ -19,12 +19,16 @@ GROUPS = ("params", "grads", "m", "v", "activations", "activation_grads")
 
 
 class Tensor(NamedTuple):
-    """A row of the native library's tensor table; ``shape`` is that of one layer."""
+    """A row of the native library's tensor table; ``shape`` is that of one layer.
+
+    Of an activation the last ``sub_batches_kept`` sub-batches of each pipeline can be read.
+    """
 
     number: int
     layered: bool
     instances: int
     shape: tuple[int, ...]
+    sub_batches_kept: int
 
 
 class TensorTable:
@@ -37,7 +41,9 @@ class TensorTable:
             for index in range(prototypes.call("tensor_count", number)):
                 (info,) = prototypes.results("session_tensor_info", session, number, index)
                 shape = tuple(info.dims[: info.num_dims])
-                tensors[prototypes.text(info.name)] = Tensor(index, bool(info.layered), int(info.instances), shape)
+                tensors[prototypes.text(info.name)] = Tensor(
+                    index, bool(info.layered), int(info.instances), shape, int(info.sub_batches_kept)
+                )
 
     def of_group(self, group: str) -> dict[str, Tensor]:
         """Return a group's tensors by name, in the library's order."""
@@ -78,3 +84,29 @@ class TensorGroup(Mapping[str, NDArray[np.float32]]):
 
     def __repr__(self) -> str:
         return f"<{self._group}: {', '.join(self)}>"
+
+
+def token_ids(what: str, tokens: ArrayLike, shape: tuple[int, int], vocab_size: int) -> NDArray[np.int32]:
+    """Return token ids (batch, sequence) as C takes them, which checks them but sees only their lower 32 bits."""
+    try:
+        array = np.asarray(tokens)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{what}: expected integers {shape} (batch, sequence): {error}") from error
+    if array.shape != shape or array.dtype.kind not in "iu":
+        raise InvalidArgumentError(
+            f"{what}: found {array.dtype} {array.shape}, expected integers {shape} (batch, sequence)"
+        )
+    limits = np.iinfo(np.int32)
+    outside = (array < limits.min) | (array > limits.max)
+    if outside.any():
+        b, t = np.argwhere(outside)[0]
+        raise TokenRangeError(f"{what}[{b}, {t}]: token {array[b, t]} is out of range, expected 0 to {vocab_size - 1}")
+    return np.ascontiguousarray(array, np.int32)
+
+
+def chosen_sequences(sequences: slice, group: str, tensor: Tensor) -> tuple[int, int]:
+    """Return the first of the sequences of an activation, and how many they are."""
+    first, end, step = sequences.indices(tensor.shape[0])
+    if not group.startswith("activation") or step != 1 or first >= end:
+        raise InvalidArgumentError(f"sequences: found {sequences} of {group}, expected some of an activation")
+    return first, end - first

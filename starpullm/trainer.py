@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import operator
 import secrets
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from starpullm.binding import prototypes, structs
 from starpullm.binding.resource import Resource
-from starpullm.errors import InvalidArgumentError, TokenRangeError
+from starpullm.errors import InvalidArgumentError
 from starpullm.files.header import StrPath
 from starpullm.instruments import Instruments
 from starpullm.loss import Loss
@@ -23,7 +24,7 @@ from starpullm.processes.ranks import check_same_options, common_call
 from starpullm.resume import model_config, options_of_all_ranks, training_state
 from starpullm.runtime import Runtime
 from starpullm.schedules import Schedule, number_of_pipelines, pipeline
-from starpullm.tensors import GROUPS, Tensor, TensorGroup, TensorTable
+from starpullm.tensors import GROUPS, Tensor, TensorGroup, TensorTable, chosen_sequences, token_ids
 from starpullm.trace import Trace, read_trace
 
 
@@ -51,7 +52,8 @@ class Trainer(Resource):
     activation_sets
         The number of sub-batches of each rank that have buffers for activations, and so run, at a time; 0: all.
         Sub-batch s has those of set s modulo this number, and its forward pass waits for the backward pass of the
-        sub-batch that had them before. Activations can't be read if there are fewer sets than sub-batches.
+        sub-batch that had them before. With fewer sets than sub-batches, activations of the last ones can be read only
+        (see ``kept_sequences``).
     reduction
         How the gradients of all S sub-batches are added. ``"ordered"``: in the order of the whole batch and with its
         bits; one set of gradients per rank. ``"tree"``: in a binary tree that depends on S only, so with the same bits
@@ -264,7 +266,18 @@ class Trainer(Resource):
         tensor = self._tensors.named(group, name)
         return tensor.instances if tensor.layered else None
 
-    def tensor(self, group: str, name: str, layer: int | None = None) -> NDArray[np.float32]:
+    def kept_sequences(self, group: str, name: str) -> list[slice]:
+        """Return the parts of the whole batch of which an activation, or its gradient, can be read after a step.
+
+        With fewer activation sets than sub-batches, on any stage, these are each pipeline's last sub-batches.
+        """
+        kept = self._tensors.named(group, name).sub_batches_kept * (self.batch_size // self.sub_batches)
+        ends = range(self.batch_size, (self.pipelines + 1) * self.batch_size, self.batch_size) if kept else ()
+        return [slice(end - kept, end) for end in ends]
+
+    def tensor(
+        self, group: str, name: str, layer: int | None = None, *, sequences: slice | None = None
+    ) -> NDArray[np.float32]:
         """Wait for the tasks that write a tensor and return a copy of it.
 
         Over ranks all ranks must call it, also those that don't need the tensor: on one rank alone, for example under
@@ -283,14 +296,17 @@ class Trainer(Resource):
             (B, T), qkv (B, T, 3C), preatt, att (B, NH, T, T), fch, fch_gelu (B, T, 4C), logits, probs (B, T, Vp).
         layer
             Number of the layer. None: all layers of the tensor if it has any, with a first dimension L.
+        sequences
+            Of an activation or its gradient: which ones of the whole batch, one after the other. None: all.
 
         Raises
         ------
         InvalidArgumentError
-            If there is no such group, tensor or layer.
+            If there is no such group, tensor or layer, or no such sequences.
         StateError
             If the trainer is closed, or the tensor's layers share buffers (see ``keep_activations``, ``recompute`` and
-            ``weight_gradients``), or its value was dropped (see ``Runtime``, ``offload_plan``).
+            ``weight_gradients``), or sub-batches do (see ``activation_sets``), or its value was dropped (see
+            ``Runtime``, ``offload_plan``).
         RuntimeFailureError
             If a task has failed: the tensor may have been computed from what it left.
         """
@@ -298,9 +314,11 @@ class Trainer(Resource):
         if not tensor.layered and layer is not None:
             raise InvalidArgumentError(f"{name}: found layer {layer}, expected none: the tensor exists once")
         layers = [0] if not tensor.layered else range(tensor.instances) if layer is None else [layer]
-        values = np.empty((len(layers), *tensor.shape), np.float32)
+        first, count = (0, tensor.shape[0]) if sequences is None else chosen_sequences(sequences, group, tensor)
+        values = np.empty((len(layers), count, *tensor.shape[1:]), np.float32)
+        offset = first * math.prod(tensor.shape[1:])
         for position, number in enumerate(layers):
-            self._read(group, tensor, prototypes.integer("layer", number, 32), 0, values[position])
+            self._read(group, tensor, prototypes.integer("layer", number, 32), offset, values[position])
         return values if tensor.layered and layer is None else values[0]
 
     @property
@@ -467,24 +485,7 @@ class Trainer(Resource):
             prototypes.call(function, self._handle, *arguments)
 
     def _tokens(self, what: str, tokens: ArrayLike) -> NDArray[np.int32]:
-        expected = (self.batch_size, self.seq_len)
-        try:
-            array = np.asarray(tokens)
-        except ValueError as error:
-            raise InvalidArgumentError(f"{what}: expected integers {expected} (batch, sequence): {error}") from error
-        if array.shape != expected or array.dtype.kind not in "iu":
-            raise InvalidArgumentError(
-                f"{what}: found {array.dtype} {array.shape}, expected integers {expected} (batch, sequence)"
-            )
-        # C checks the ids, but sees only the lower 32 bits.
-        limits = np.iinfo(np.int32)
-        outside = (array < limits.min) | (array > limits.max)
-        if outside.any():
-            b, t = np.argwhere(outside)[0]
-            raise TokenRangeError(
-                f"{what}[{b}, {t}]: token {array[b, t]} is out of range, expected 0 to {self.config.vocab_size - 1}"
-            )
-        return np.ascontiguousarray(array, np.int32)
+        return token_ids(what, tokens, (self.batch_size, self.seq_len), self.config.vocab_size)
 
     def _read(self, group: str, tensor: Tensor, layer: int, offset: int, values: NDArray[np.float32]) -> None:
         where = (GROUPS.index(group), tensor.number, layer, offset)

@@ -262,6 +262,9 @@ struct starpullm_tensor_info {
     int32_t instances; /* L if there is one per layer, else 1 */
     int32_t layered, num_dims;
     int64_t dims[4]; /* of one instance */
+    /* Of an activation or a gradient of one: of each pipeline's sub-batches, the last so many can be read. 0: it isn't
+     * such, or its layers share a buffer. */
+    int32_t sub_batches_kept;
 };
 
 /* The group's index-th tensor of this session, in the order of the checkpoint (parameters) or of execution

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from starpullm.checks.execution_order import SHARED_ACTIVATIONS
 from starpullm.errors import FileError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
@@ -77,12 +78,21 @@ class Case(NamedTuple):
         always = {"sub_batches": self.sub_batches or 1, "reduction": self.reduction or REDUCTIONS[0]}
         return settings_of(self) | always
 
-    def can_read(self, group: str, layer: int | None) -> bool:
-        """Return whether a tensor can be read after a step: no memory of its group is shared."""
-        if group.startswith("activation"):
-            kept = self.recompute == RECOMPUTATIONS[0] and self.schedule == SCHEDULES[0]
-            return kept and self.activation_sets == 0
-        return group != "grads" or layer is None or self.weight_gradients == WEIGHT_GRADIENTS[0]
+    @property
+    def keeps_activations(self) -> bool:
+        """Whether its trainer has memory for all activations, of all blocks and sub-batches."""
+        return self.recompute == RECOMPUTATIONS[0] and self.schedule == SCHEDULES[0] and self.activation_sets == 0
+
+    def can_read(self, group: str, tensor: str, layer: int | None) -> bool:
+        """Return whether a tensor can be read after a step, of some sub-batches at least: layers don't share it."""
+        match group:
+            case "grads":
+                return layer is None or self.weight_gradients == WEIGHT_GRADIENTS[0]
+            case "activations":
+                return self.keeps_activations or tensor not in SHARED_ACTIVATIONS[self.recompute]
+            case "activation_grads":
+                return self.keeps_activations or layer is None
+        return True
 
     def __str__(self) -> str:
         counts = "_".join(map(str, self.counts)) or str(self.sub_batches or "")

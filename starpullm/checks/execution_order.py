@@ -12,6 +12,13 @@ _BLOCK_FORWARD = (
 INSIDE_BLOCK = tuple(name for name in _BLOCK_FORWARD if name != "residual3")
 """Activations that no other block uses, nor their gradients."""
 
+SHARED_ACTIVATIONS = {
+    "none": {"preatt", "attproj", "fcproj"},
+    "attention": {"preatt", "att", "atty", "attproj", "fcproj"},
+    "block": set(INSIDE_BLOCK),
+}
+"""The activations whose layers share a buffer without keep_activations, by what is computed again."""
+
 # Activation gradients of a block in the order in which the backward pass completes them. After those of an operation
 # come the gradients of its parameters, marked with =.
 _BLOCK_BACKWARD = (

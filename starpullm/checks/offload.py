@@ -63,7 +63,7 @@ class Offloading(Check):
         findings = list(compared.findings)
         if not written or not read:
             findings.append(Finding(f"{written} bytes were written and {read} read, expected some of both"))
-        keep = case.can_read("activations", None)
+        keep = case.keeps_activations
         with record_trainer(runtime, record, checkpoint, keep_activations=keep, **case.settings) as trainer:
             trainer.step(*own_batch(trainer, case.seed, 0))
             damage(directory)

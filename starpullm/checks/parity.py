@@ -26,8 +26,10 @@ from starpullm.checks.references import (
 from starpullm.checks.result import MAX_LISTED, Finding, Result
 from starpullm.checks.training import own_sequences
 from starpullm.data.generator import generate_tokens
+from starpullm.files.checkpoint import read_checkpoint
 from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
 from starpullm.runtime import Runtime
+from starpullm.scenario.plain import PlainModel, Settings, new_state
 from starpullm.trace import TaskRecord
 from starpullm.trainer import Trainer
 
@@ -57,12 +59,17 @@ class _Found:
     values: NDArray[np.float32] | None = None
     writers: dict[str, TaskRecord] = field(default_factory=dict)
     rows: dict[str, str] = field(default_factory=dict)
+    kept: str = ""
+    """Of which sub-batches activations were compared, if not of all."""
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 @check
 class Parity(Check):
     """Train a record's steps, and compare all six groups of tensors and the mean loss after each with its digests.
+
+    With fewer activation sets than sub-batches, of which only the last ones' activations are left, those of the others
+    are taken from the plain model: then too the digests are compared.
 
     The text of a failure names the first tensor that differs in the order of execution, which is the nearest to the
     cause, with its first element, the task that wrote it last, and where the expected values are from.
@@ -112,11 +119,11 @@ class Parity(Check):
                 runtime,
                 record,
                 checkpoint,
-                keep_activations=case.can_read("activations", None),
+                keep_activations=case.keeps_activations,
                 trace=True,
                 **case.settings,
             ) as trainer:
-                found = _run(record, trainer, case, progress)
+                found = _comparison(record, checkpoint, trainer, case).run(progress)
             if found.differences:  # only rank 0 has any
                 _describe_first(record, reference, found, case.sub_batches * trainer.pipelines)
             if runtime.comm:
@@ -129,7 +136,7 @@ class Parity(Check):
             findings=findings,
             count=len(found.differences),
             undecided=undecided,
-            note="" if undecided else f"{record.num_steps} steps against {reference.name}",
+            note="" if undecided else f"{record.num_steps} steps against {reference.name}{found.kept}",
             record=record.name,
             reference=reference.name,
             partition=str(runtime.partition),
@@ -164,51 +171,92 @@ class ParityWithLlmc(Parity):
         return self.compare(reference.record, place.runtime, checkpoint, case, reference=reference)
 
 
-def _run(record: GoldenRecord, trainer: Trainer, case: Case, progress: Callable[[], None] | None) -> _Found:
-    """Train on a rank's own sequences and compare, on rank 0."""
-    comm = trainer.runtime.comm
-    own = own_sequences(trainer.runtime, record.batch_size, "the", case.stages)
-    found = _Found()
-    for number in range(record.num_steps):
-        inputs, targets = generate_tokens(
-            record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size
-        )
-        trainer.clear_trace()
-        loss = trainer.step(inputs[own], targets[own])
-        known = len(found.differences)
-        for difference, values in _differences(record, number, trainer, case, loss, found):
-            if not found.differences:
-                found.values = values
-            found.differences.append(difference)
-        first = found.differences[0] if found.differences and not known else None
-        if comm:  # all ranks have to name the tasks that they ran
-            first = comm.bcast(first)
-        if first is not None:
-            found.writers = _last_writers(trainer, first)
-        if progress:
-            progress()
-    return found
+@dataclass
+class _Comparison:
+    """The steps of a record on a trainer, compared on rank 0.
+
+    ``plain`` is the record's model there, if the trainer can't give the activations of all sub-batches back.
+    """
+
+    record: GoldenRecord
+    trainer: Trainer
+    case: Case
+    plain: PlainModel | None
+    found: _Found = field(default_factory=_Found)
+
+    def run(self, progress: Callable[[], None] | None) -> _Found:
+        """Train on a rank's own sequences."""
+        record, trainer, found = self.record, self.trainer, self.found
+        comm = trainer.runtime.comm
+        own = own_sequences(trainer.runtime, record.batch_size, "the", self.case.stages)
+        for number in range(record.num_steps):
+            batch = generate_tokens(record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size)
+            trainer.clear_trace()
+            loss = trainer.step(*(ids[own] for ids in batch))
+            if self.plain:
+                self.plain.evaluate(*batch)
+                self.plain.backward(*batch)
+                self.plain.update()
+            known = len(found.differences)
+            for difference, values in self._differences(number, loss):
+                if not found.differences:
+                    found.values = values
+                found.differences.append(difference)
+            first = found.differences[0] if found.differences and not known else None
+            if comm:  # all ranks have to name the tasks that they ran
+                first = comm.bcast(first)
+            if first is not None:
+                found.writers = _last_writers(trainer, first)
+            if progress:
+                progress()
+        return found
+
+    def _differences(self, number: int, loss: np.float32) -> Iterator[tuple[Difference, NDArray[np.float32]]]:
+        """Yield the differences after a step with their values, and count the tensors; nothing on ranks above 0."""
+        trainer, step = self.trainer, self.record.steps[number]
+        drops = trainer.runtime.drops and not self.case.keeps_activations
+        for group, tensor, layer in execution_order(self.record.model.num_layers):
+            dropped = drops and (group == "grads" or group.startswith("activation"))
+            if dropped or not self.case.can_read(group, tensor, layer):
+                continue
+            values = self._values(group, tensor, layer)
+            if values is None:
+                continue
+            self.found.compared += 1
+            name = layer_name(tensor, layer)
+            expected, digest = step.digests[group][name], tensor_digest(values)
+            if digest != expected:
+                yield Difference(number, group, name, expected, digest), values
+        if trainer.runtime.rank == 0 and bits_of(loss) != step.mean_loss_bits:
+            yield Difference(number, "loss", "mean_loss", step.mean_loss_bits, bits_of(loss)), np.array(loss)
+
+    def _values(self, group: str, tensor: str, layer: int | None) -> NDArray[np.float32] | None:
+        """Return a tensor, on rank 0; sub-batches whose activations the trainer has no more are the plain model's."""
+        is_partial = group.startswith("activation") and bool(self.found.kept)
+        parts = self.trainer.kept_sequences(group, tensor) if is_partial else []
+        if not parts:
+            values = self.trainer.tensor(group, tensor, layer)
+            return None if self.trainer.runtime.rank > 0 else values
+        whole = None if self.plain is None else self.plain.tensor(group, tensor, layer).copy()
+        for part in parts:
+            values = self.trainer.tensor(group, tensor, layer, sequences=part)
+            if whole is not None:
+                whole[part] = values
+        return whole
 
 
-def _differences(
-    record: GoldenRecord, number: int, trainer: Trainer, case: Case, loss: np.float32, found: _Found
-) -> Iterator[tuple[Difference, NDArray[np.float32]]]:
-    """Yield the differences after a step with their values, and count the tensors; nothing on ranks above 0."""
-    step = record.steps[number]
-    drops_gradients = trainer.runtime.drops and not case.can_read("activations", None)
-    for group, tensor, layer in execution_order(record.model.num_layers):
-        if not case.can_read(group, layer) or (group == "grads" and drops_gradients):
-            continue
-        values = trainer.tensor(group, tensor, layer)
-        if trainer.runtime.rank > 0:
-            continue
-        found.compared += 1
-        name = layer_name(tensor, layer)
-        expected, digest = step.digests[group][name], tensor_digest(values)
-        if digest != expected:
-            yield Difference(number, group, name, expected, digest), values
-    if trainer.runtime.rank == 0 and bits_of(loss) != step.mean_loss_bits:
-        yield Difference(number, "loss", "mean_loss", step.mean_loss_bits, bits_of(loss)), np.array(loss)
+def _comparison(record: GoldenRecord, checkpoint: Path, trainer: Trainer, case: Case) -> _Comparison:
+    """Return a comparison, before the first step."""
+    comparison = _Comparison(record, trainer, case, None)
+    kept = trainer.kept_sequences("activations", "encoded")[0]
+    num_kept = (kept.stop - kept.start) * trainer.sub_batches // trainer.batch_size
+    if num_kept < trainer.sub_batches:
+        comparison.found.kept = f", activations of the last {num_kept} of {trainer.sub_batches} sub-batches"
+        if trainer.runtime.rank == 0:
+            state = new_state(record.model, read_checkpoint(checkpoint).parameters)
+            settings = Settings(record.learning_rate, (record.beta1, record.beta2), record.eps, record.weight_decay)
+            comparison.plain = PlainModel(record.model, state, record.batch_size, record.seq_len, settings)
+    return comparison
 
 
 def _last_writers(trainer: Trainer, difference: Difference) -> dict[str, TaskRecord]:

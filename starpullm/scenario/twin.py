@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from starpullm.checks.accesses import Accesses, Poison
 from starpullm.checks.dependencies.observed_order import observe, violation_text
-from starpullm.checks.execution_order import INSIDE_BLOCK, execution_order
+from starpullm.checks.execution_order import SHARED_ACTIVATIONS, execution_order
 from starpullm.checks.observer import Observer
 from starpullm.checks.reduction import gradient_error
 from starpullm.checks.reference64 import gradient_references
@@ -20,13 +20,6 @@ from starpullm.golden.records import layer_name
 from starpullm.loss import Loss
 from starpullm.scenario.plain import Ids, PlainModel
 from starpullm.trainer import Trainer
-
-_SHARED = {
-    "none": {"preatt", "attproj", "fcproj"},
-    "attention": {"preatt", "att", "atty", "attproj", "fcproj"},
-    "block": set(INSIDE_BLOCK),
-}
-"""The activations whose layers share a buffer without keep_activations, by what is computed again."""
 
 
 class Twin:
@@ -51,7 +44,7 @@ class Twin:
         self.poisoned, self.audited = bool(options.get("poison")), bool(options.get("audit"))
         self.traced = self.poisoned or self.audited or bool(options.get("trace") or options.get("max_delay_us"))
         self._keeps_activations = bool(options.get("keep_activations"))
-        self._shared = set() if self._keeps_activations else _SHARED[options.get("recompute", "none")]
+        self._shared = set() if self._keeps_activations else SHARED_ACTIVATIONS[options.get("recompute", "none")]
         self._reuses_gradients = options.get("weight_gradients") == "reused"
         counts = {"1f1b": 1, "zero-bubble": options.get("stages", 1) + 2}  # of the stage with the fewest sets
         sets = (options.get("activation_sets", 0), counts.get(options.get("schedule", ""), 0))
@@ -117,19 +110,25 @@ class Twin:
             case "activations":
                 kept = name not in self._shared
                 stale = self.poisoned and self._last == "forward" and name == "losses"
-                readable = bool(self._last) and kept and not stale and not self.shares_sets
+                readable = bool(self._last) and kept and not stale
             case "grads" | "activation_grads":
                 if group == "grads":
                     kept = not (layered and self._reuses_gradients)
                 else:
-                    kept = (self._keeps_activations or not layered) and not self.shares_sets
+                    kept = self._keeps_activations or not layered
                 stale = self.poisoned and self._last != "step"
                 readable = self.has_stepped and kept and not stale
             case _:
                 readable = True
-        if readable:
-            found = self.trainer.tensor(group, name, layer)
-            self.said.same_bits(f"{group}/{layer_name(name, layer)}", self.model.tensor(group, name, layer), found)
+        if not readable:
+            return
+        expected, where = self.model.tensor(group, name, layer), f"{group}/{layer_name(name, layer)}"
+        if not self.shares_sets or not group.startswith("activation"):
+            self.said.same_bits(where, expected, self.trainer.tensor(group, name, layer))
+            return
+        for part in self.trainer.kept_sequences(group, name):
+            found = self.trainer.tensor(group, name, layer, sequences=part)
+            self.said.same_bits(f"{where} of sequences {part.start} to {part.stop - 1}", expected[part], found)
 
     def take(self, result: Result) -> None:
         """State that a check has found nothing."""

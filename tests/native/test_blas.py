@@ -84,8 +84,8 @@ def wrong_product(checkpoint: str) -> Any:
     ):
         read = trainer.tensor
 
-        def disturbed(group: str, name: str, layer: int | None = None) -> Any:
-            values = read(group, name, layer)
+        def disturbed(group: str, name: str, layer: int | None = None, **options: Any) -> Any:
+            values = read(group, name, layer, **options)
             if (group, name, layer) == ("activations", "fch", 1):
                 values[1, 3, 5] += 1e-5 * abs(values).max()
             return values

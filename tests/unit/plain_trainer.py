@@ -137,6 +137,7 @@ class PlainTrainer:
         self.model = Model(content.config, content.parameters, batch_size, seq_len, self.settings)
         self.loss = np.float32(0)
         self.closed, self.pipelines = False, runtime.ranks
+        self.sub_batches = options.get("sub_batches", 1)
         self._fault, self._first_traced = fault, 0
 
     def step(self, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> np.float32:
@@ -155,8 +156,13 @@ class PlainTrainer:
     def tensor_names(self, group: str) -> list[str]:
         return list(self.model.plain.groups[group])
 
-    def tensor(self, group: str, name: str, layer: int | None = None) -> Floats:
-        return self.model.plain.tensor(group, name, layer).copy()
+    def kept_sequences(self, group: str, name: str) -> list[slice]:
+        count = (self.options.get("activation_sets") or self.sub_batches) * self.batch_size // self.sub_batches
+        return [slice(self.batch_size - count, self.batch_size)]
+
+    def tensor(self, group: str, name: str, layer: int | None = None, *, sequences: slice | None = None) -> Floats:
+        values = self.model.plain.tensor(group, name, layer).copy()
+        return values if sequences is None else values[sequences]
 
     def trace(self) -> Trace:
         """Return a task for each buffer that each step has written since the trace was cleared, in the order of steps.

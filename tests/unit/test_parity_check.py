@@ -45,6 +45,7 @@ def run(strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch) -> R
 
     def run_with(fault: Fault = none, of: Any = None, **options: Any) -> Result:
         case = Case("", options.pop("sub_batches", 1), options.pop("reduction", "ordered"))
+        case = case._replace(activation_sets=options.pop("activation_sets", 0))
         monkeypatch.setattr(references, "Trainer", partial(PlainTrainer, fault=fault))
         return parity.Parity().compare(record, runtime(**(of or {})), checkpoint, case, **options)
 
@@ -153,6 +154,18 @@ def test_differences_are_in_the_order_of_execution(run: Run) -> None:
 def test_of_an_activation_the_part_that_differs_has_a_writer(run: Run, index: tuple[int, ...], part: int) -> None:
     [first, *_] = run(at(0, ("activation_grads", "qkv[0]", index)), sub_batches=2).findings
     assert re.findall("sub-batch (.)", first.rows["written last by"]) == [str(part)]
+
+
+@pytest.mark.parametrize("sequence", [0, 1])
+def test_of_sub_batches_that_share_activations_the_last_are_compared(run: Run, sequence: int) -> None:
+    """Without those that blocks share: 3 activations of each of the 2, and all their gradients."""
+    fault = at(0, ("activations", "qkv[1]", (sequence, 7, 3)), ("activation_grads", "logits", (sequence, 0, 0)))
+    result = run(fault, sub_batches=2, activation_sets=1)
+    assert result.compared == TENSORS - 2 * 2 * (3 + 16)
+    assert result.measured == (2 if sequence == 1 else 0)
+    assert "activations of the last 1 of 2 sub-batches" in result.lines()[0]
+    if sequence == 1:
+        assert result.findings[0].rows["first element"].endswith("[1, 7, 3]")
 
 
 def test_a_wrong_loss_fails_beside_right_tensors(run: Run) -> None:

@@ -19,12 +19,13 @@ static int sets_of(const struct workload *work, int stage)
     return work->activation_sets[stage];
 }
 
-bool sub_batches_share_buffers(const struct workload *work)
+int sub_batches_kept(const struct workload *work)
 {
+    int kept = sub_batches_of_pipeline(&work->placement);
     for (int stage = 0; stage < work->placement.stages; stage++)
-        if (sets_of(work, stage) < sub_batches_of_pipeline(&work->placement))
-            return true;
-    return false;
+        if (sets_of(work, stage) < kept)
+            kept = sets_of(work, stage);
+    return kept;
 }
 
 bool activation_has_gradient(enum activation a)

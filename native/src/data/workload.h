@@ -24,8 +24,8 @@ struct workload {
     bool reuse_weight_gradients; /* the blocks share two gradients of each parameter; on one rank, one sub-batch */
 };
 
-/* Whether there are fewer activation sets than sub-batches. */
-bool sub_batches_share_buffers(const struct workload *work);
+/* Of each pipeline so many sub-batches, the last ones, have their activations after a step on all stages. */
+int sub_batches_kept(const struct workload *work);
 
 bool activation_has_gradient(enum activation a);
 

@@ -36,6 +36,8 @@ status starpullm_session_tensor_info(const starpullm_session *session, int32_t g
     info->instances = tensor_instances(tensor, config);
     info->num_dims = shape.num_dims;
     memcpy(info->dims, shape.dims, sizeof info->dims);
+    const bool kept = !is_parameter_group(group) && activation_kept(&session->work, group, index);
+    info->sub_batches_kept = kept ? sub_batches_kept(&session->work) : 0;
     return STARPULLM_OK;
 }
 
@@ -68,23 +70,24 @@ static status copy_out(const struct starpullm_session *session, struct data *dat
     return STARPULLM_OK;
 }
 
-static status check_kept(const struct starpullm_session *session, int32_t group, int32_t index)
+static status check_kept(const struct starpullm_session *session, int32_t group, int32_t index, int sub_batch)
 {
-    if (sub_batches_share_buffers(&session->work))
-        return invalid_state(
-            "%s/%s: its sub-batches share buffers, expected as many activation sets as sub-batches to read it",
-            group_names[group], activations[index].name);
-    if (activation_kept(&session->work, group, index))
+    const struct workload *work = &session->work;
+    const int of_pipeline = sub_batches_of_pipeline(&work->placement), kept = sub_batches_kept(work);
+    if (!activation_kept(work, group, index))
+        return invalid_state("%s/%s: its layers share one buffer, expected a session with keep_activations to read it",
+                             group_names[group], activations[index].name);
+    if (sub_batch % of_pipeline >= of_pipeline - kept)
         return STARPULLM_OK;
-    return invalid_state("%s/%s: its layers share one buffer, expected a session with keep_activations to read it",
-                         group_names[group], activations[index].name);
+    return invalid_state("%s/%s: found sub-batch %d, whose activation set another one has had since, expected one of "
+                         "the last %d of %d",
+                         group_names[group], activations[index].name, sub_batch, kept, of_pipeline);
 }
 
 /* The sub-batches of a batch are stored one after the other, each in a buffer of its own. */
 static status read_activation(struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
                               int64_t offset, int64_t count, float *values)
 {
-    TRY(check_kept(session, group, index));
     const struct workload *work = &session->work;
     const int64_t piece =
         tensor_elements(tensor_shape(&activations[index], &work->config, (int64_t)work->B, (int64_t)work->T));
@@ -92,6 +95,7 @@ static status read_activation(struct starpullm_session *session, int32_t group, 
         const int s = (int)(offset / piece);
         const int64_t from = offset % piece;
         const int64_t now = count < piece - from ? count : piece - from;
+        TRY(check_kept(session, group, index, s));
         if (group == STARPULLM_ACTIVATIONS || activation_has_gradient(index))
             TRY(copy_out(session, handles_activation(session->handles, group, index, layer, s),
                          home_of(&work->placement, s, activation_place(&work->config, group, index, layer)), from, now,

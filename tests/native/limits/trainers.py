@@ -48,6 +48,8 @@ def calls_of_trainers(place: Place, *, seed: int) -> Result:
         _check_what_is_not_there(statements, trainer)
     with new_trainer(place, TINY, **plain, recompute="block", weight_gradients="reused") as trainer:
         _check_reads_of_shared(statements, trainer)
+    with new_trainer(place, TINY, **plain, sub_batches=B, activation_sets=1) as trainer:
+        _check_reads_of_last(statements, trainer)
     with new_trainer(place, TINY, **plain, trace=True, instruments=Instruments(max_delay_us=1)) as trainer:
         _check_trace(statements, trainer)
         _check_hold(statements, trainer, seed, place.directory)
@@ -197,6 +199,30 @@ def _check_reads_of_shared(statements: Statements, trainer: Trainer) -> None:
         statements.refused(f"{name}, which is recomputed", StateError, f"activations/{name}: {expected}", read)
     for group, name in (("grads", "wte"), ("activations", "residual3"), ("activation_grads", "encoded")):
         statements.allowed(f"{group}/{name}", partial(trainer.tensor, group, name))
+
+
+def _check_reads_of_last(statements: Statements, trainer: Trainer) -> None:
+    read = partial(trainer.tensor, "activations", "logits")
+    last = B - B // trainer.sub_batches
+    statements.equal("sequences kept", [slice(last, B)], trainer.kept_sequences("activations", "logits"))
+    for first, end in ((0, B), (0, last)):
+        sentence = (
+            "activations/logits: found sub-batch 0, whose activation set another one has had since, expected one of "
+            f"the last 1 of {trainer.sub_batches}"
+        )
+        statements.refused(
+            f"sequences {first} to {end}", StateError, sentence, partial(read, sequences=slice(first, end))
+        )
+    statements.allowed("the last", partial(read, sequences=slice(last, B)))
+    for group, name, sequences in (
+        ("activations", "logits", slice(1, 1)),
+        ("activations", "logits", slice(0, B, 2)),
+        ("activations", "logits", slice(B, B + 1)),
+        ("params", "wte", slice(0, 1)),
+    ):
+        sentence = f"sequences: found {sequences} of {group}, expected some of an activation"
+        call = partial(trainer.tensor, group, name, sequences=sequences)
+        statements.refused(f"{sequences} of {group}", InvalidArgumentError, sentence, call)
 
 
 def _check_what_is_not_there(statements: Statements, trainer: Trainer) -> None:
