@@ -119,6 +119,7 @@ struct starpullm_session_share {
     int64_t handles;   /* that are registered with StarPU */
     int64_t submitted; /* tasks so far that run here */
     int64_t exchanged; /* messages of gradients so far, and others' tasks whose data it sent, received or discarded */
+    int64_t planned_written, planned_read; /* by the plan of offloading: bytes of a step that follows another */
 };
 STARPULLM_API enum starpullm_status starpullm_session_share(const starpullm_session *session,
                                                             struct starpullm_session_share *share);

@@ -75,7 +75,10 @@ class Observer:
         return counts
 
     def share(self) -> Any:
-        """Return how many ``handles`` this rank has, has ``submitted`` tasks, and ``exchanged`` with other ranks."""
+        """Return how many ``handles`` this rank has, has ``submitted`` tasks, and ``exchanged`` with other ranks.
+
+        With ``offload_plan`` ahead, ``planned_written`` and ``planned_read`` are the bytes that a step moves.
+        """
         (share,) = prototypes.results("session_share", self._trainer._handle)
         return share
 

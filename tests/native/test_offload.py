@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from starpullm import Runtime, Trainer
+from starpullm.checks.observer import Observer
 from starpullm.checks.offload import damage, unnamed_files
 from starpullm.checks.place import limited_files
 from starpullm.data.generator import generate_checkpoint, generate_tokens
@@ -133,8 +134,8 @@ def memory(field: str) -> int:
     return int(found[1]) << 10
 
 
-def train_large(path: str, folder: str, plan: str) -> tuple[int, int, int]:
-    """Return by how much the process grew at most, and the bytes that moved in the last step."""
+def train_large(path: str, folder: str, plan: str) -> tuple[int, list[int], list[int]]:
+    """Return by how much the process grew at most, and the bytes that moved in the last step, and by the plan."""
     with Runtime("2x1", offload=folder, memory_limit=LARGE_LIMIT, offload_plan=plan) as runtime:
         before = memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")
@@ -146,7 +147,9 @@ def train_large(path: str, folder: str, plan: str) -> tuple[int, int, int]:
             trainer.step(*tokens)
             trainer.wait()
             written, read = runtime.offloaded()
-        return memory("VmHWM") - before, written - first.written, read - first.read
+            share = Observer(trainer).share()
+        moved = [written - first.written, read - first.read]
+        return memory("VmHWM") - before, moved, [share.planned_written, share.planned_read]
 
 
 @pytest.mark.timeout(TIME_LIMIT)
@@ -154,14 +157,16 @@ def test_the_limit_is_kept(tmp_path: Path) -> None:
     """Of about 190 MB. The plan reads less than LRU alone: m and v don't push out parameters."""
     model = tmp_path / "model.bin"
     generate_checkpoint(model, LARGE, 1)
-    moved = {}
+    moved, planned = {}, {}
     for plan in ("ahead", "lru"):
-        grown, *moved[plan] = run_function(
+        grown, moved[plan], planned[plan] = run_function(
             train_large, model, tmp_path, plan, timeout=TIME_LIMIT, environment=TWO_CORES
         )
         assert grown <= LARGE_LIMIT * 1.05, plan
         assert min(moved[plan]) > 0
     assert moved["ahead"][1] < moved["lru"][1]
+    assert moved["ahead"] == pytest.approx(planned["ahead"], rel=0.1)
+    assert planned["lru"] == [0, 0]
 
 
 # ---- Refusals ----

@@ -24,8 +24,9 @@ struct offload_plan {
         struct data *data;
         int64_t since; /* number of the task that it follows */
     } leaving[MAX_LEAVING];
-    size_t first, end; /* of those that have come so far */
-    int64_t tasks;     /* so far */
+    size_t first, end;     /* of those that have come so far */
+    int64_t tasks;         /* so far */
+    int64_t written, read; /* bytes that a step which follows another moves */
 };
 
 struct iteration {

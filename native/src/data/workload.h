@@ -22,6 +22,7 @@ struct workload {
     struct tiles tiles; /* of the gradients */
     enum starpullm_recompute recompute;
     bool reuse_weight_gradients; /* the blocks share two gradients of each parameter; on one rank, one sub-batch */
+    bool update_after_block;     /* a block's update is submitted after its last backward pass; on one rank */
 };
 
 /* Of each pipeline so many sub-batches, the last ones, have their activations after a step on all stages. */

@@ -113,11 +113,14 @@ static status head_backward(const struct layer *at)
 
 status backward_pass(const struct graph_context *context, int s, int stage)
 {
+    const struct workload *g = context->work;
+    const bool is_last = s == g->placement.sub_batches - 1;
     if (has_head(context, stage))
         TRY(head_backward(&(struct layer){context, s, HEAD}));
     for (int l = end_of_blocks(context, stage) - 1; l >= first_block(context, stage); l--) {
         TRY(block_backward(&(struct layer){context, s, l}));
-        TRY(update_block(context, l));
+        if (is_last && g->update_after_block)
+            TRY(update_block(context, l));
     }
     return STARPULLM_OK;
 }

@@ -55,7 +55,7 @@ status encoder_backward_pass(const struct graph_context *context, int s, int sta
 
 /* Every tensor's gradient is reduced over the sub-batches, and the tensor updated. */
 status reduce_and_update(const struct graph_context *context);
-/* Before that and directly after a block's backward pass, if the next but one has the same gradients: of that block. */
+/* Before that, with update_after_block: of one block. */
 status update_block(const struct graph_context *context, int l);
 
 /* ---- layers.c: a layer and its tensors ---- */

@@ -28,7 +28,8 @@ static status update_tensor(const struct graph_context *context, enum parameter 
 
 static status update_at_end(const struct graph_context *context, enum parameter p, int l)
 {
-    return gradient_kept(context->work, p) ? update_tensor(context, p, l) : STARPULLM_OK;
+    const bool is_done = context->work->update_after_block && parameters[p].layered;
+    return is_done ? STARPULLM_OK : update_tensor(context, p, l);
 }
 
 status reduce_and_update(const struct graph_context *context)
@@ -39,7 +40,7 @@ status reduce_and_update(const struct graph_context *context)
 status update_block(const struct graph_context *context, int l)
 {
     for (int p = 0; p < NUM_PARAMETERS; p++)
-        if (!gradient_kept(context->work, p))
+        if (parameters[p].layered)
             TRY(update_tensor(context, p, l));
     return STARPULLM_OK;
 }

@@ -151,6 +151,89 @@ static status make_plan(struct starpullm_session *session, const struct walk *wa
     return made ? STARPULLM_OK : out_of_memory("a plan for %zu accesses", count);
 }
 
+/* ---- What it moves ---- */
+
+/* The data that are in memory, in a ring: after `heads` the one that was used longest ago. */
+struct memory {
+    struct place {
+        int before, behind; /* itself: it isn't in memory */
+        bool is_changed;    /* since it was read or written */
+    } *places;              /* by id, and one more: the ring's beginning */
+    int beginning;
+    int64_t bytes, written, read;
+};
+
+static void take_out(struct memory *memory, const struct data *data)
+{
+    struct place *place = &memory->places[data->id];
+    if (place->behind == data->id)
+        return;
+    memory->places[place->before].behind = place->behind;
+    memory->places[place->behind].before = place->before;
+    place->before = place->behind = data->id;
+    memory->bytes -= bytes_that_move(data);
+}
+
+static void put_last(struct memory *memory, const struct data *data)
+{
+    struct place *place = &memory->places[data->id], *beginning = &memory->places[memory->beginning];
+    place->before = beginning->before;
+    place->behind = memory->beginning;
+    memory->places[place->before].behind = beginning->before = data->id;
+    memory->bytes += bytes_that_move(data);
+}
+
+static void write_changed(struct memory *memory, const struct data *data)
+{
+    memory->written += memory->places[data->id].is_changed ? bytes_that_move(data) : 0;
+    memory->places[data->id].is_changed = false;
+}
+
+static void follow_access(const struct starpullm_session *session, struct memory *memory, struct data *data,
+                          int32_t mode, enum after_access after, int64_t room)
+{
+    struct place *place = &memory->places[data->id];
+    if (!data->moves)
+        return;
+    if (place->behind == data->id && mode != STARPULLM_WRITE)
+        memory->read += bytes_that_move(data);
+    take_out(memory, data);
+    put_last(memory, data);
+    place->is_changed |= mode != STARPULLM_READ;
+    if (after == AFTER_WRITE_EARLY || after == AFTER_LEAVE)
+        write_changed(memory, data);
+    if (after == AFTER_LEAVE || after == AFTER_DROP)
+        take_out(memory, data);
+    if (after == AFTER_DROP)
+        place->is_changed = false;
+    while (memory->bytes > room) {
+        const struct data *first = handles_at(session->handles, memory->places[memory->beginning].behind);
+        write_changed(memory, first);
+        take_out(memory, first);
+    }
+}
+
+/* In a step that follows another. */
+static status count_traffic(struct starpullm_session *session, const struct walk *walk, int64_t room)
+{
+    const int count = handles_count(session->handles);
+    struct memory memory = {calloc((size_t)count + 1, sizeof *memory.places), count, 0, 0, 0};
+    if (!memory.places)
+        return out_of_memory("places of %d data", count);
+    for (int i = 0; i <= count; i++)
+        memory.places[i].before = memory.places[i].behind = i;
+    for (int step = 0; step < 2; step++) {
+        memory.written = memory.read = 0;
+        for (size_t i = 0; i < walk->num_accesses; i++)
+            follow_access(session, &memory, data_of(session, walk, i), walk->accesses[i].mode, session->plan.after[i],
+                          room);
+    }
+    free(memory.places);
+    session->plan.written = memory.written;
+    session->plan.read = memory.read;
+    return STARPULLM_OK;
+}
+
 /* ---- Both ---- */
 
 static status prepare(struct starpullm_session *session, struct walk *walk)
@@ -162,7 +245,10 @@ static status prepare(struct starpullm_session *session, struct walk *walk)
     TRY(disk_reserve(&share));
     session->on_disk = true;
     const int64_t room = layout->memory_limit - share.staying - largest_task(session, walk);
-    return layout->offload_plan == STARPULLM_OFFLOAD_AHEAD ? make_plan(session, walk, room) : STARPULLM_OK;
+    if (layout->offload_plan != STARPULLM_OFFLOAD_AHEAD)
+        return STARPULLM_OK;
+    TRY(make_plan(session, walk, room));
+    return count_traffic(session, walk, layout->memory_limit - share.staying);
 }
 
 status session_prepare_offload(struct starpullm_session *session)

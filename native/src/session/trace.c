@@ -55,7 +55,10 @@ status starpullm_session_share(const starpullm_session *session, struct starpull
 {
     CHECK_POINTERS(session);
     CHECK_STRUCT(share);
-    *share = (struct starpullm_session_share){.size = sizeof *share, .handles = handles_here(session->handles)};
+    *share = (struct starpullm_session_share){.size = sizeof *share,
+                                              .handles = handles_here(session->handles),
+                                              .planned_written = session->plan.written,
+                                              .planned_read = session->plan.read};
     for (int slot = 0; slot < session->slots; slot++) {
         share->submitted += session->iterations[slot].submitted;
         share->exchanged += session->iterations[slot].exchanged;

@@ -76,7 +76,10 @@ status workload_create(struct workload *work, const struct starpullm_session_opt
     work->tiles =
         tiles_choose(config, work->reduction, sub_batches, layout->all_workers, stages, o->weight_gradient_tiles);
     TRY(placement_create(&work->placement, config, layout->rank, layout->ranks, sub_batches, o->pipeline));
-    return schedule_create(work, o->pipeline, o->activation_sets);
+    TRY(schedule_create(work, o->pipeline, o->activation_sets));
+    /* The plan of offloading takes the order of submission for that in which tasks run, and updates run at once. */
+    work->update_after_block = work->reuse_weight_gradients || (layout->memory_limit && !work->weight_passes);
+    return STARPULLM_OK;
 }
 
 void workload_destroy(struct workload *work)
