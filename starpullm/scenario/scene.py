@@ -22,10 +22,18 @@ from starpullm.checks.place import limited_files
 from starpullm.checks.statements import Statements
 from starpullm.checks.training import own_sequences
 from starpullm.data.generator import generate_checkpoint, generate_parameters, generate_tokens
-from starpullm.errors import FileError, InvalidArgumentError, StarpullmError, StateError, TokenRangeError
+from starpullm.errors import (
+    FileError,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    StarpullmError,
+    StateError,
+    TokenRangeError,
+)
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import ModelConfig
 from starpullm.instruments import Instruments
+from starpullm.options import OFFLOAD_PLANS
 from starpullm.processes import Comm
 from starpullm.resume import training_state
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
@@ -46,8 +54,8 @@ class Impossible(Exception):  # noqa: N818
 class Scene:
     """A runtime, and the calls of a story; a context manager that closes it with its trainers.
 
-    Sizes are those of `ModelConfig`; the model and all tokens are generated from the seed. A call raises `Difference`
-    if the library and the plain model differ.
+    Sizes are those of `ModelConfig`; the model and all tokens are generated from the seed. With a memory limit, data
+    move to a disk, if the directory is on one. A call raises `Difference` if the library and the plain model differ.
     """
 
     def __init__(
@@ -58,10 +66,13 @@ class Scene:
         comm: Comm | None = None,
         directory: Path | None = None,
         seed: int = 1,
+        memory_limit: str = "",
+        offload_plan: str = OFFLOAD_PLANS[0],
         **sizes: int,
     ) -> None:
         self.config, self.said = ModelConfig(**sizes), Statements()
         self._seed, self._comm, self._batches = seed, comm, 0
+        self._limit: dict[str, Any] = {"memory_limit": memory_limit, "offload_plan": offload_plan}
         self._twins: dict[str, Twin] = {}
         self._folders: dict[str, SavedStates] = {}
         with ExitStack() as exits:
@@ -71,7 +82,7 @@ class Scene:
             self._models = {"generated": new_state(self.config, dict(generate_parameters(self.config, seed)))}
             if first:
                 generate_checkpoint(self.folder / "generated.bin", self.config, seed)
-            self.runtime = Runtime(partition, scheduler, comm)
+            self.runtime = self._start(partition, scheduler)
             exits.callback(lambda: self.runtime.close())  # noqa: PLW0108 - it may be another one by then
             self._exits = exits.pop_all()
 
@@ -100,15 +111,21 @@ class Scene:
         state = self._folders[folder].newest if folder else self._models[name]
         instruments = {name: value for name, value in options.items() if name in Instruments.__annotations__}
         self._require_instruments(instruments, options.get("reduction", ""))
+        _require(not (self._is_limited and (instruments.get("audit") or options.get("reduction") == "redux")))
         _require(options.get("weight_gradients") != "reused" or self._comm is None)
         others = {name: value for name, value in options.items() if name not in instruments}
-        trainer = Trainer(
-            self.runtime,
-            None if folder else self.folder / f"{name}.bin",
-            resume=self.folder / folder if folder else None,
-            instruments=Instruments(**instruments),
-            **{**others, "trace": bool(instruments or options.get("trace"))},
-        )
+        try:
+            trainer = Trainer(
+                self.runtime,
+                None if folder else self.folder / f"{name}.bin",
+                resume=self.folder / folder if folder else None,
+                instruments=Instruments(**instruments),
+                **{**others, "trace": bool(instruments or options.get("trace"))},
+            )
+        except OutOfMemoryError:
+            if not self._is_limited:
+                raise
+            raise Impossible from None
         settings = Settings(**{name: options[name] for name in Settings._fields if name in options})
         model = PlainModel(self.config, state, trainer.pipelines * trainer.batch_size, trainer.seq_len, settings)
         self._twins[who] = Twin(trainer, model, options, self.said, [folder] if folder else [])
@@ -154,6 +171,7 @@ class Scene:
         """Compare StarPU's graph of held tasks with the one that their accesses require."""
         twin = self._twin(who)
         _require(twin.traced and not twin.audited and not twin.poisoned and self._comm is None)
+        _require(not self._is_limited)  # StarPU has tasks of its own then
         self.step(who)
         observer = Observer(twin.trainer)
         observer.hold()
@@ -210,6 +228,7 @@ class Scene:
         kind, call = REFUSALS[what]
         twin = self._twin(who)
         _require(self._comm is None and not twin.audited)
+        _require(not (self._is_limited and kind is FileError))  # the file of data would be limited too
         try:
             call(self, twin.trainer)
         except StarpullmError as error:
@@ -236,7 +255,7 @@ class Scene:
         """Close everything, and start another runtime."""
         self.end()
         self.runtime.close()
-        self.runtime = Runtime(partition, scheduler, self._comm)
+        self.runtime = self._start(partition, scheduler)
 
     def end(self) -> None:
         """Close all trainers."""
@@ -245,6 +264,20 @@ class Scene:
 
     def __iter__(self) -> Iterator[Twin]:
         return iter(self._twins.values())
+
+    def _start(self, partition: str, scheduler: str) -> Runtime:
+        if self._limit["memory_limit"]:
+            try:
+                return Runtime(partition, scheduler, offload=self.folder, **self._limit)
+            except InvalidArgumentError as error:
+                if "a file system in memory" not in str(error):
+                    raise
+                self._limit["memory_limit"] = ""
+        return Runtime(partition, scheduler, self._comm)
+
+    @property
+    def _is_limited(self) -> bool:
+        return bool(self._limit["memory_limit"])
 
     def _require_instruments(self, instruments: Mapping[str, Any], reduction: str) -> None:
         """Require what instruments need of a trainer."""

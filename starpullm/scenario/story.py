@@ -12,7 +12,7 @@ from starpullm.checks.execution_order import execution_order
 from starpullm.data.sizes import divisors
 from starpullm.errors import StarpullmError
 from starpullm.machine import count_cores, full_partitions
-from starpullm.options import GRADIENT_BUFFERS, SCHEDULES
+from starpullm.options import GRADIENT_BUFFERS, OFFLOAD_PLANS, SCHEDULES
 from starpullm.processes import Comm
 from starpullm.processes.progress import report_phase
 from starpullm.scenario.scene import REFUSALS, Difference, Impossible, Scene
@@ -189,7 +189,10 @@ def draw(seed: int, ranks: int = 1, calls: int = 36) -> Story:
         return {"partition": random.choice(partitions), "scheduler": random.choice(schedulers)}
 
     sizes = _draw_sizes(random)
-    scene = {**placed(), "seed": seed, **sizes}
+    limit = _draw_limit(random) if ranks == 1 and random.random() < 0.06 else {}
+    if limit:
+        sizes |= _LARGE_ENOUGH_TO_MOVE
+    scene = {**placed(), "seed": seed, **sizes, **limit}
 
     def arguments_of(name: str) -> Arguments:
         drawn = CALLS[name][1](random, sizes)
@@ -211,6 +214,14 @@ def draw(seed: int, ranks: int = 1, calls: int = 36) -> Story:
         if told[-1].name in ("close", "restart"):
             told.append(Call("open", {"who": told[-1].arguments.get("who", "a"), **arguments_of("open")}))
     return Story(scene, LEVELS[seed % len(LEVELS)], told)
+
+
+_LARGE_ENOUGH_TO_MOVE = {"num_heads": 4, "channels": 64, "vocab_size": 509, "padded_vocab_size": 512}
+
+
+def _draw_limit(random: Random) -> Arguments:
+    """Return a limit that holds such a model's largest tasks on a few workers, but not its data."""
+    return {"memory_limit": random.choice(("4M", "5M", "8M")), "offload_plan": random.choice(OFFLOAD_PLANS)}
 
 
 def _draw_sizes(random: Random) -> dict[str, int]:
@@ -263,6 +274,8 @@ def _smaller(scene: Arguments) -> Iterator[Arguments]:
     """Yield changes of a scene."""
     plain = {"partition": "1x1", "scheduler": "lws", "num_layers": 1, "padded_vocab_size": scene["vocab_size"]}
     yield from ({name: value} for name, value in plain.items() if scene[name] != value)
+    if "memory_limit" in scene:
+        yield {"memory_limit": ""}
     heads, head_size, words = scene["num_heads"], scene["channels"] // scene["num_heads"], scene["vocab_size"] // 2
     if heads > 1:
         yield {"num_heads": 1, "channels": head_size}

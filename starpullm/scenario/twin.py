@@ -45,6 +45,7 @@ class Twin:
         self.traced = self.poisoned or self.audited or bool(options.get("trace") or options.get("max_delay_us"))
         self._keeps_activations = bool(options.get("keep_activations"))
         self._shared = set() if self._keeps_activations else SHARED_ACTIVATIONS[options.get("recompute", "none")]
+        self._drops = trainer.runtime.drops and not self._keeps_activations
         self._reuses_gradients = options.get("weight_gradients") == "reused"
         counts = {"1f1b": 1, "zero-bubble": options.get("stages", 1) + 2}  # of the stage with the fewest sets
         sets = (options.get("activation_sets", 0), counts.get(options.get("schedule", ""), 0))
@@ -108,7 +109,7 @@ class Twin:
         layered = self.trainer.layers_of(group, name) is not None
         match group:
             case "activations":
-                kept = name not in self._shared
+                kept = name not in self._shared and not self._drops
                 stale = self.poisoned and self._last == "forward" and name == "losses"
                 readable = bool(self._last) and kept and not stale
             case "grads" | "activation_grads":
@@ -116,6 +117,7 @@ class Twin:
                     kept = not (layered and self._reuses_gradients)
                 else:
                     kept = self._keeps_activations or not layered
+                kept = kept and not self._drops
                 stale = self.poisoned and self._last != "step"
                 readable = self.has_stepped and kept and not stale
             case _:

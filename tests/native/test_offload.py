@@ -124,6 +124,32 @@ def test_the_smallest_limit_has_the_bits_of_none(checkpoint: Path, tmp_path: Pat
 
 # ---- The limit is kept ----
 
+
+def train_two(path: str, folder: str) -> tuple[int, int, bool]:
+    """Open a second trainer within the smallest limit of one, then two with that of both; return them, and the bits."""
+    runtime: dict[str, Any] = {"partition": "2x1", "offload": folder, "memory_limit": "1M"}
+    of_one = least_limit(path, runtime, {})
+    runtime["memory_limit"] = of_one
+    with small_trainer(path, runtime) as one, pytest.raises(OutOfMemoryError, match=LEAST) as refused:
+        Trainer(one.runtime, path, **SIZES)
+    found = LEAST.search(str(refused.value))
+    assert found
+    runtime["memory_limit"] = int(found[1])
+    with Runtime(**runtime) as started, Trainer(started, path, **SIZES) as one, Trainer(started, path, **SIZES) as two:
+        for step in range(4):
+            one.submit(*batch(step))
+            two.submit(*batch(step))
+        return of_one, int(found[1]), bits_of(one) == bits_of(two)
+
+
+@pytest.mark.timeout(TIME_LIMIT)
+def test_two_trainers_share_a_limit(checkpoint: Path, tmp_path: Path) -> None:
+    """What stays in memory adds up; tasks of both would wait for ever."""
+    of_one, of_two, is_equal = run_function(train_two, checkpoint, tmp_path, environment=TWO_CORES)
+    assert of_one < of_two < 2 * of_one
+    assert is_equal
+
+
 LARGE = ModelConfig(max_seq_len=128, vocab_size=4000, num_layers=3, num_heads=8, channels=512, padded_vocab_size=4000)
 LARGE_LIMIT = 120 << 20
 

@@ -55,7 +55,7 @@ static struct {
     struct object *free;
     off_t end; /* of the places that were given */
     int shares;
-    off_t reserved; /* by them */
+    struct disk_share all; /* together; the largest, and the room of those that have ended, until there are none */
     struct failure failure;
 } disk = {.descriptor = -1,
           .mutex = PTHREAD_MUTEX_INITIALIZER,
@@ -392,13 +392,24 @@ static int reserve_file(off_t from, off_t bytes)
     return (int64_t)(system.f_bavail * system.f_frsize) < bytes ? ENOSPC : 0;
 }
 
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+struct disk_share disk_shared_with(const struct disk_share *share)
+{
+    return (struct disk_share){disk.all.moving + share->moving, disk.all.staying + share->staying,
+                               larger(disk.all.task, share->task), larger(disk.all.datum, share->datum)};
+}
+
 status disk_reserve(const struct disk_share *share)
 {
-    const int error = reserve_file(disk.reserved, share->moving);
+    const int error = reserve_file(disk.all.moving, share->moving);
     if (error)
         return file_error(error, "offload: %s: no room for %" PRId64 " bytes", disk.folder, share->moving);
     disk.shares++;
-    disk.reserved += share->moving;
+    disk.all = disk_shared_with(share);
     take_memory(share->staying);
     return STARPULLM_OK;
 }
@@ -407,10 +418,11 @@ status disk_reserve(const struct disk_share *share)
 void disk_give_back(const struct disk_share *share)
 {
     starpu_memory_deallocate(STARPU_MAIN_RAM, (size_t)share->staying);
+    disk.all.staying -= share->staying;
     if (--disk.shares > 0)
         return;
     forget_places();
-    disk.reserved = 0;
+    disk.all = (struct disk_share){0};
     (void)!ftruncate(disk.descriptor, 0);
 }
 

@@ -21,11 +21,13 @@ bool disk_has(void *handle);
 /* The first request that failed, on any thread. */
 status disk_check(void);
 
-/* What a session's data take: room for all that move on the disk, so that a full one is told at once, and that of
- * those that stay in memory within StarPU's limit. */
+/* What a session's data take, in bytes: room for all that move on the disk, so that a full one is told at once, and
+ * that of those that stay in memory within StarPU's limit; and those that move of its largest task, and its largest. */
 struct disk_share {
-    int64_t moving, staying; /* bytes */
+    int64_t moving, staying, task, datum;
 };
+/* What this session and those that have a share now take together. */
+struct disk_share disk_shared_with(const struct disk_share *share);
 status disk_reserve(const struct disk_share *share);
 void disk_give_back(const struct disk_share *share);
 

@@ -68,19 +68,19 @@ static int64_t largest_datum(const struct starpullm_session *session)
     return largest;
 }
 
-/* StarPU lets a task wait for ever whose data don't fit. Every worker may hold those of the largest task at once, while
- * the application reads or saves a tensor. */
-static status check_limit(const struct starpullm_session *session, const struct walk *walk, int64_t staying)
+/* StarPU lets a task wait for ever whose data don't fit. Every worker may hold those of the largest task of all
+ * sessions at once, while the application reads or saves a tensor. */
+static status check_limit(const struct disk_share *share)
 {
     const struct runtime_layout *layout = runtime_layout();
-    const int64_t task = largest_task(session, walk), datum = largest_datum(session);
-    const int64_t least = staying + layout->workers * task + datum;
+    const struct disk_share all = disk_shared_with(share);
+    const int64_t least = all.staying + layout->workers * all.task + all.datum;
     if (layout->memory_limit >= least)
         return STARPULLM_OK;
     return out_of_memory("memory_limit: found %" PRId64 " bytes, expected at least %" PRId64 ": %" PRId64
                          " for the largest task on each of %d workers, %" PRId64 " for a tensor that is read, %" PRId64
                          " that stay in memory",
-                         layout->memory_limit, least, task, layout->workers, datum, staying);
+                         layout->memory_limit, least, all.task, layout->workers, all.datum, all.staying);
 }
 
 /* ---- The plan ---- */
@@ -239,12 +239,14 @@ static status count_traffic(struct starpullm_session *session, const struct walk
 static status prepare(struct starpullm_session *session, struct walk *walk)
 {
     const struct runtime_layout *layout = runtime_layout();
-    const struct disk_share share = handles_share(session->handles);
+    struct disk_share share = handles_share(session->handles);
     TRY(walk_step(session, walk));
-    TRY(check_limit(session, walk, share.staying));
+    share.task = largest_task(session, walk);
+    share.datum = largest_datum(session);
+    TRY(check_limit(&share));
     TRY(disk_reserve(&share));
     session->on_disk = true;
-    const int64_t room = layout->memory_limit - share.staying - largest_task(session, walk);
+    const int64_t room = layout->memory_limit - share.staying - share.task;
     if (layout->offload_plan != STARPULLM_OFFLOAD_AHEAD)
         return STARPULLM_OK;
     TRY(make_plan(session, walk, room));
