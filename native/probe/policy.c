@@ -26,9 +26,9 @@ struct context {
 static const struct settings *settings;
 static const uint64_t settle_ns = 1000000; // since the last submission
 static _Atomic uint64_t settled_ns;        // how long tasks have waited for submissions to pause
-// How long a submission waits for tasks to run without sleeping, and in all; after the longest wait there is no other.
+// How long a submission waits for tasks to run without sleeping, and at most; after the longest wait there is no other.
 static const uint64_t short_wait_ns = 1000000, longest_wait_ns = 1000000000;
-static _Atomic bool waited_too_long;
+static _Atomic uint64_t waited_ns; // by all submissions
 static _Atomic int num_unfinished; // tasks that are ready or run
 // If nothing has run for so long, what is held may be what the awaited task waits for.
 static const uint64_t stall_ns = 1000000000;
@@ -76,15 +76,16 @@ static void sleep_us(uint64_t microseconds)
 // Waits until no task is ready or runs; at first without sleeping, which would take longer than a small task.
 static void wait_for_tasks(void)
 {
-    uint64_t start = now_ns(), now = start;
-    while (num_unfinished > 0 && !waited_too_long) {
+    const uint64_t start = now_ns(), limit = (uint64_t)settings->prompt_ms * 1000000;
+    uint64_t now = start;
+    while (num_unfinished > 0 && waited_ns < limit) {
         if (now - start < short_wait_ns)
             sched_yield();
         else
             sleep_us(100);
+        const uint64_t before = now;
         now = now_ns();
-        if (now - start > longest_wait_ns)
-            waited_too_long = true;
+        waited_ns += now - start > longest_wait_ns ? limit : now - before;
     }
 }
 
@@ -104,7 +105,7 @@ static int push(struct starpu_task *task)
     workers->init_iterator(workers, &iterator);
     while (workers->has_next(workers, &iterator))
         starpu_wake_worker_relax_light(workers->get_next(workers, &iterator));
-    if (settings->prompt && starpu_worker_get_id() < 0)
+    if (settings->prompt_ms > 0 && starpu_worker_get_id() < 0)
         wait_for_tasks();
     return 0;
 }

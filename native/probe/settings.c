@@ -21,7 +21,7 @@ struct settings read_settings(void)
         .max_workers = (unsigned)number("STARPULLM_PROBE_MAX_WORKERS"),
         .delay_us = (unsigned)number("STARPULLM_PROBE_DELAY_US"),
         .settle_ms = (unsigned)number("STARPULLM_PROBE_SETTLE_MS"),
-        .prompt = number("STARPULLM_PROBE_PROMPT") != 0,
+        .prompt_ms = (unsigned)number("STARPULLM_PROBE_PROMPT_MS"),
         .held = held == NULL || held[0] == '\0' ? NULL : held,
         .until = number("STARPULLM_PROBE_UNTIL"),
         .ordered = number("STARPULLM_PROBE_ORDERED") != 0,

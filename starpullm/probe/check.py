@@ -303,7 +303,8 @@ class _Judge:
         """Return the seconds that a run may take: by the slowest that has ended, and what this kind does besides."""
         if self.asked_limit is not None or self.slowest == 0:
             return self.asked_limit or FIRST_TIME_LIMIT
-        return max(_LEAST_TIME_LIMIT, _LIMIT_FACTOR * (self.slowest + self._own_seconds(schedule)))
+        limit = max(_LEAST_TIME_LIMIT, _LIMIT_FACTOR * (self.slowest + self._own_seconds(schedule)))
+        return limit + 1e-3 * schedules.PROMPT_MS * schedule.prompt
 
     def _own_seconds(self, schedule: Schedule) -> float:
         """Return about how long a run of a kind does what the reference schedule doesn't."""

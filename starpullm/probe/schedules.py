@@ -13,6 +13,9 @@ from starpullm.binding.library import find_probe
 _SETTLE_MS = 1500
 """All waits for the program to submit more, together."""
 
+PROMPT_MS = 10_000
+"""All waits of submissions for their tasks, together."""
+
 KEEP_FROM_FREE = "free"
 """Contents of all tasks from the first one with an access whose order is free."""
 
@@ -40,7 +43,8 @@ class Schedule:
     declares as written only is filled with ``poison`` before. If ``watched``, contents aren't looked at, but accesses
     that tasks don't declare. Tasks that are ``held`` wait until the task ``until`` starts.
     Sums, whose order is free by their access modes, are ``ordered`` as they were submitted.
-    If it is ``prompt``, a thread that submits a ready task waits until it has run; otherwise submitted tasks pile up.
+    If it is ``prompt``, a thread that submits a ready task waits until it has run, in all `PROMPT_MS`; otherwise
+    submitted tasks pile up.
     """
 
     name: str
@@ -81,7 +85,7 @@ class Schedule:
                 "STARPULLM_PROBE_MAX_WORKERS": str(self.max_workers),
                 "STARPULLM_PROBE_DELAY_US": str(self.delay_us),
                 "STARPULLM_PROBE_SETTLE_MS": str(0 if self.prompt else _SETTLE_MS),
-                "STARPULLM_PROBE_PROMPT": str(int(self.prompt)),
+                "STARPULLM_PROBE_PROMPT_MS": str(PROMPT_MS * self.prompt),
                 "STARPULLM_PROBE_ORDERED": str(int(self.ordered)),
                 "STARPULLM_PROBE_HELD": ",".join(map(str, self.held)),
                 "STARPULLM_PROBE_UNTIL": str(self.until),
