@@ -6,6 +6,7 @@
 #include "handles.h"
 #include "keep.h"
 #include "log.h"
+#include "marks.h"
 #include "names.h"
 #include "poison.h"
 #include "sums.h"
@@ -25,12 +26,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct settings settings;
 static bool is_started;
 static struct log *record_to; // NULL: nothing is recorded
-static uint64_t num_tasks, num_own;
-// Above a task's number: its contents are recorded, it is held until another one starts, it is that one, its sums are
-// ordered.
-static const uintptr_t kept = UINT64_C(1) << 63, held = UINT64_C(1) << 62, awaited = UINT64_C(1) << 61;
-static const uintptr_t ordered = UINT64_C(1) << 60, all_marks = UINT64_C(15) << 60;
-static _Atomic bool is_released;
+static uint64_t num_tasks;
 static _Atomic uint64_t last_submitted;
 static handle_hook registered, unregistered;
 
@@ -143,11 +139,6 @@ static uint32_t flags_of(const struct starpu_task *task)
 static uint32_t number_of(starpu_data_handle_t handle)
 {
     return known_of(handle)->number - 1;
-}
-
-static bool has_mark(const struct starpu_task *task, uintptr_t mark)
-{
-    return ((uintptr_t)task->sched_data & mark) != 0;
 }
 
 static bool is_own(uint32_t flags)
@@ -276,7 +267,7 @@ static void append_task(struct starpu_task *task, uint32_t flags)
         .stack = settings.stacks && is_own(flags) ? stack_number(record_to) : 0,
     };
     for (unsigned i = 0; i < num_accesses; i++) {
-        const bool is_ordered = has_mark(task, ordered) && is_sum(task, i);
+        const bool is_ordered = has_mark(task, MARK_ORDERED) && is_sum(task, i);
         struct probe_access access = {
             .handle = numbered(STARPU_TASK_GET_HANDLE(task, i)),
             .mode = STARPU_TASK_GET_MODE(task, i) & ~(is_ordered ? STARPU_COMMUTE : 0u),
@@ -288,44 +279,11 @@ static void append_task(struct starpu_task *task, uint32_t flags)
     last_submitted = record.submit_ns;
 }
 
-uint64_t task_number(const struct starpu_task *task)
-{
-    return ((uintptr_t)task->sched_data & ~all_marks) - 1;
-}
-
-bool task_is_held(const struct starpu_task *task)
-{
-    return has_mark(task, held) && !is_released;
-}
-
-void release_held_tasks(void)
-{
-    is_released = true;
-}
-
-// Whether the next number in the list is this one: both ascend.
-static bool take_held(uint64_t own)
-{
-    char *end;
-    if (settings.held == NULL || strtoull(settings.held, &end, 10) != own)
-        return false;
-    settings.held = *end == ',' ? end + 1 : NULL;
-    return true;
-}
-
-static uintptr_t marks_of_own(struct starpu_task *task)
-{
-    const uint64_t own = num_own++;
-    const bool is_new = task->sched_data == NULL && !task->regenerate; // not submitted before, nor again
-    return (keep_task(&settings, task, own) ? kept : 0) | (take_held(own) ? held : 0) |
-           (own == settings.until ? awaited : 0) | (settings.ordered && is_new ? ordered : 0);
-}
-
 static void number_and_append(struct starpu_task *task, uint32_t flags)
 {
     uintptr_t number = ++num_tasks;
     if (is_own(flags))
-        number |= marks_of_own(task);
+        number |= marks_of_own(&settings, task);
     task->sched_data = (void *)number;
     if (settings.watch && runs(task) && (flags & PROBE_INTERNAL) == 0)
         undeclared_submitted();
@@ -338,7 +296,7 @@ void recorder_submitted(struct starpu_task *task)
     pthread_mutex_lock(&lock);
     number_and_append(task, flags_of(task));
     pthread_mutex_unlock(&lock);
-    if (has_mark(task, ordered) && record_to != NULL)
+    if (has_mark(task, MARK_ORDERED) && record_to != NULL)
         order_sums(task);
 }
 
@@ -402,7 +360,7 @@ static void hash_access(struct starpu_task *task, unsigned access, enum probe_ha
     if (record_to != NULL)
         log_append(record_to, PROBE_HASHES, &record);
     pthread_mutex_unlock(&lock);
-    if (has_mark(task, kept))
+    if (has_mark(task, MARK_KEPT))
         keep_contents(handle, interface, record.hash);
 }
 
@@ -475,8 +433,8 @@ void recorder_started(struct starpu_task *task)
     if (task->sched_data == NULL)
         number_and_append(task, flags_of(task) | PROBE_LATE);
     pthread_mutex_unlock(&lock);
-    if (has_mark(task, awaited))
-        is_released = true;
+    if (has_mark(task, MARK_AWAITED))
+        release_held_tasks();
     if (worker >= 0 && (settings.hash || settings.poison))
         look_before(task, starpu_worker_get_memory_node((unsigned)worker));
     crash_task(task_number(task));
@@ -494,7 +452,7 @@ static void look_after(struct starpu_task *task, unsigned node)
     unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
         enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
-        bool may_commute = (mode & STARPU_COMMUTE) != 0 && !has_mark(task, ordered);
+        bool may_commute = (mode & STARPU_COMMUTE) != 0 && !has_mark(task, MARK_ORDERED);
         bool is_its_own = settings.max_workers == 1 || (!may_commute && !has_no_order(task, i));
         if (can_read(mode, node) && is_its_own)
             hash_access(task, i, PROBE_AFTER, node);

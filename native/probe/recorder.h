@@ -19,13 +19,6 @@ void recorder_ready(struct starpu_task *task);
 void recorder_started(struct starpu_task *task);
 void recorder_ended(struct starpu_task *task);
 
-// The number that a task has from its submission.
-uint64_t task_number(const struct starpu_task *task);
-
-// Whether the settings let a task wait for another one, which hasn't started yet.
-bool task_is_held(const struct starpu_task *task);
-void release_held_tasks(void);
-
 // CLOCK_MONOTONIC, and when a task was last submitted, in nanoseconds.
 uint64_t now_ns(void);
 uint64_t last_submission_ns(void);

@@ -37,7 +37,7 @@ TRAINER_CALLS: dict[str, Callable[[Trainer, str], object]] = {
 
 # These need only what the trainer keeps in Python.
 GROUPS = {"params", "grads", "m", "v", "activations", "activation_grads"}
-ALWAYS_POSSIBLE = {"close", "closed", "tensor_names", "layers_of"} | GROUPS
+ALWAYS_POSSIBLE = {"close", "closed", "tensor_names", "layers_of", "kept_sequences"} | GROUPS
 
 
 def call_after_close(checkpoint: str, saved: str) -> dict[str, Reply]:
@@ -50,6 +50,7 @@ def call_after_close(checkpoint: str, saved: str) -> dict[str, Reply]:
         replies["closed"] = attempt(lambda: trainer.closed)
         replies["tensor_names"] = attempt(lambda: trainer.tensor_names("params")[0])
         replies["layers_of"] = attempt(lambda: trainer.layers_of("params", "qkvw"))
+        replies["kept_sequences"] = attempt(lambda: len(trainer.kept_sequences("activations", "logits")))
         replies |= {group: attempt(lambda: len(getattr(trainer, group))) for group in GROUPS}  # noqa: B023
     replies["closing the runtime again"] = attempt(runtime.close)
     replies["the runtime's closed"] = attempt(lambda: runtime.closed)
@@ -83,6 +84,7 @@ def test_trainer_after_close(replies_after_close: dict[str, Reply], call: str) -
         ("closed", "True"),
         ("tensor_names", "'wte'"),
         ("layers_of", "2"),
+        ("kept_sequences", "1"),
         ("closing the runtime again", "None"),
         ("the runtime's closed", "True"),
         ("the loss", repr(np.float32(TINY.steps[0].mean_loss))),

@@ -180,7 +180,10 @@ def train_large(path: str, folder: str, plan: str) -> tuple[int, list[int], list
 
 @pytest.mark.timeout(TIME_LIMIT)
 def test_the_limit_is_kept(tmp_path: Path) -> None:
-    """Of about 190 MB. The plan reads less than LRU alone: m and v don't push out parameters."""
+    """Of about 190 MB. The plan reads less than LRU alone: m and v don't push out parameters.
+
+    On a busy machine fewer bytes move than planned: what is still being written doesn't leave.
+    """
     model = tmp_path / "model.bin"
     generate_checkpoint(model, LARGE, 1)
     moved, planned = {}, {}
@@ -191,7 +194,8 @@ def test_the_limit_is_kept(tmp_path: Path) -> None:
         assert grown <= LARGE_LIMIT * 1.05, plan
         assert min(moved[plan]) > 0
     assert moved["ahead"][1] < moved["lru"][1]
-    assert moved["ahead"] == pytest.approx(planned["ahead"], rel=0.1)
+    for found, expected in zip(moved["ahead"], planned["ahead"], strict=True):
+        assert 0.75 * expected < found < 1.1 * expected
     assert planned["lru"] == [0, 0]
 
 

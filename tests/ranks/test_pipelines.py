@@ -34,11 +34,11 @@ ZERO_BUBBLE = ("--schedule", "zero-bubble", "--gradient-buffers", "block")
             4,
             "small",
             4,
-            ("--stages", "1,3", "--schedule", "1f1b", "--partition", "2x1", "--recompute", "block"),
+            ("--stages", "1,3", "--schedule", "1f1b", "--recompute", "block"),
             "904 tensors over 4 steps",
         ),
         (3, "odd", 3, (*ZERO_BUBBLE, "--stages", "2,1,0", "--activation-sets", 2), "852 tensors over 4 steps"),
-        (4, "small", 4, (*ZERO_BUBBLE, "--stages", 2, "--partition", "2x1"), "1096 tensors over 4 steps"),
+        (4, "small", 4, (*ZERO_BUBBLE, "--stages", 2), "1096 tensors over 4 steps"),
     ],
 )
 def test_parity(ranks: int, record: str, sub_batches: int, options: tuple[object, ...], compared: str) -> None:
