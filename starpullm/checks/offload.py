@@ -10,7 +10,7 @@ from typing import BinaryIO
 from starpullm.checks.cases import Asked, Case
 from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.parity import Parity
-from starpullm.checks.place import Workplace, environment
+from starpullm.checks.place import Workplace, environment, is_in_memory
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import checkpoint_in, own_batch
@@ -49,7 +49,7 @@ class Offloading(Check):
             try:
                 runtime = Runtime(partition, offload=place.directory, memory_limit=limit, offload_plan=case.what)
             except InvalidArgumentError as error:
-                if "a file system in memory" not in str(error):
+                if not is_in_memory(error):
                     raise
                 return self.result(compared=0, undecided=str(error))
             with runtime:

@@ -27,9 +27,9 @@ from starpullm.checks.result import MAX_LISTED, Finding, Result
 from starpullm.checks.training import own_sequences
 from starpullm.data.generator import generate_tokens
 from starpullm.files.checkpoint import read_checkpoint
+from starpullm.golden.plain import PlainModel, Settings, new_state
 from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
 from starpullm.runtime import Runtime
-from starpullm.scenario.plain import PlainModel, Settings, new_state
 from starpullm.trace import TaskRecord
 from starpullm.trainer import Trainer
 
@@ -68,8 +68,8 @@ class _Found:
 class Parity(Check):
     """Train a record's steps, and compare all six groups of tensors and the mean loss after each with its digests.
 
-    With fewer activation sets than sub-batches, of which only the last ones' activations are left, those of the others
-    are taken from the plain model: then too the digests are compared.
+    With fewer activation sets than sub-batches, a step leaves the activations of the last sub-batches alone. Those of
+    the others are the plain model's, and the record's digest is still that of the whole tensor.
 
     The text of a failure names the first tensor that differs in the order of execution, which is the nearest to the
     cause, with its first element, the task that wrote it last, and where the expected values are from.
@@ -194,9 +194,7 @@ class _Comparison:
             trainer.clear_trace()
             loss = trainer.step(*(ids[own] for ids in batch))
             if self.plain:
-                self.plain.evaluate(*batch)
-                self.plain.backward(*batch)
-                self.plain.update()
+                self.plain.step(*batch)
             known = len(found.differences)
             for difference, values in self._differences(number, loss):
                 if not found.differences:

@@ -17,6 +17,7 @@ from starpullm.checks.cases import Case
 from starpullm.checks.check import all_checks
 from starpullm.checks.result import Result
 from starpullm.checks.training import checkpoint_in
+from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import GoldenRecord
 from starpullm.options import RuntimeConfiguration
 from starpullm.processes import Comm
@@ -70,6 +71,11 @@ def environment(**variables: str | None) -> Iterator[None]:
         yield
     finally:
         _set(before)
+
+
+def is_in_memory(refusal: InvalidArgumentError) -> bool:
+    """Return whether a runtime refuses a folder for data because its file system is memory itself."""
+    return "a file system in memory" in str(refusal)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from starpullm.errors import FormatError
+from starpullm.golden.plain import State
 from starpullm.resume import training_state
-from starpullm.scenario.plain import State
 
 
 class SavedStates:

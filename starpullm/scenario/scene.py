@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
 from starpullm.checks.observer import Observer
-from starpullm.checks.place import limited_files
+from starpullm.checks.place import is_in_memory, limited_files
 from starpullm.checks.statements import Statements
 from starpullm.checks.training import own_sequences
 from starpullm.data.generator import generate_checkpoint, generate_parameters, generate_tokens
@@ -32,15 +32,18 @@ from starpullm.errors import (
 )
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import ModelConfig
+from starpullm.golden.plain import Ids, PlainModel, Settings, new_state
 from starpullm.instruments import Instruments
 from starpullm.options import OFFLOAD_PLANS
 from starpullm.processes import Comm
 from starpullm.resume import training_state
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
-from starpullm.scenario.plain import Ids, PlainModel, Settings, new_state
 from starpullm.scenario.saved import SavedStates, complete_steps
 from starpullm.scenario.twin import Twin
 from starpullm.trainer import Trainer
+
+_HIGHEST_LIMIT = 1 << 27
+"""Many times what the model of a story with a limit takes."""
 
 
 class Difference(Exception):  # noqa: N818 - not an error of the library's
@@ -54,8 +57,9 @@ class Impossible(Exception):  # noqa: N818
 class Scene:
     """A runtime, and the calls of a story; a context manager that closes it with its trainers.
 
-    Sizes are those of `ModelConfig`; the model and all tokens are generated from the seed. With a memory limit, data
-    move to a disk, if the directory is on one. A call raises `Difference` if the library and the plain model differ.
+    Sizes are those of `ModelConfig`; the model and all tokens are generated from the seed. With a memory limit, in
+    bytes, data move to a disk, if the directory is on one; a trainer that is the only one then raises the limit until
+    its data fit. A call raises `Difference` if the library and the plain model differ.
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class Scene:
         comm: Comm | None = None,
         directory: Path | None = None,
         seed: int = 1,
-        memory_limit: str = "",
+        memory_limit: int = 0,
         offload_plan: str = OFFLOAD_PLANS[0],
         **sizes: int,
     ) -> None:
@@ -114,18 +118,12 @@ class Scene:
         _require(not (self._is_limited and (instruments.get("audit") or options.get("reduction") == "redux")))
         _require(options.get("weight_gradients") != "reused" or self._comm is None)
         others = {name: value for name, value in options.items() if name not in instruments}
-        try:
-            trainer = Trainer(
-                self.runtime,
-                None if folder else self.folder / f"{name}.bin",
-                resume=self.folder / folder if folder else None,
-                instruments=Instruments(**instruments),
-                **{**others, "trace": bool(instruments or options.get("trace"))},
-            )
-        except OutOfMemoryError:
-            if not self._is_limited:
-                raise
-            raise Impossible from None
+        trainer = self._new_trainer(
+            None if folder else self.folder / f"{name}.bin",
+            resume=self.folder / folder if folder else None,
+            instruments=Instruments(**instruments),
+            **{**others, "trace": bool(instruments or options.get("trace"))},
+        )
         settings = Settings(**{name: options[name] for name in Settings._fields if name in options})
         model = PlainModel(self.config, state, trainer.pipelines * trainer.batch_size, trainer.seq_len, settings)
         self._twins[who] = Twin(trainer, model, options, self.said, [folder] if folder else [])
@@ -270,10 +268,22 @@ class Scene:
             try:
                 return Runtime(partition, scheduler, offload=self.folder, **self._limit)
             except InvalidArgumentError as error:
-                if "a file system in memory" not in str(error):
+                if not is_in_memory(error):
                     raise
-                self._limit["memory_limit"] = ""
+                self._limit["memory_limit"] = 0
         return Runtime(partition, scheduler, self._comm)
+
+    def _new_trainer(self, *arguments: Any, **options: Any) -> Trainer:
+        while True:
+            try:
+                return Trainer(self.runtime, *arguments, **options)
+            except OutOfMemoryError:
+                if not 0 < self._limit["memory_limit"] < _HIGHEST_LIMIT:
+                    raise
+                _require(not self._twins)
+            self._limit["memory_limit"] *= 2
+            self.runtime.close()
+            self.runtime = self._start(str(self.runtime.partition), self.runtime.scheduler)
 
     @property
     def _is_limited(self) -> bool:

@@ -220,8 +220,8 @@ _LARGE_ENOUGH_TO_MOVE = {"num_heads": 4, "channels": 64, "vocab_size": 509, "pad
 
 
 def _draw_limit(random: Random) -> Arguments:
-    """Return a limit that holds such a model's largest tasks on a few workers, but not its data."""
-    return {"memory_limit": random.choice(("4M", "5M", "8M")), "offload_plan": random.choice(OFFLOAD_PLANS)}
+    """Return a limit that mostly holds such a model's largest tasks on a few workers, but not its data."""
+    return {"memory_limit": random.choice((4, 5, 8)) << 20, "offload_plan": random.choice(OFFLOAD_PLANS)}
 
 
 def _draw_sizes(random: Random) -> dict[str, int]:
@@ -275,7 +275,7 @@ def _smaller(scene: Arguments) -> Iterator[Arguments]:
     plain = {"partition": "1x1", "scheduler": "lws", "num_layers": 1, "padded_vocab_size": scene["vocab_size"]}
     yield from ({name: value} for name, value in plain.items() if scene[name] != value)
     if "memory_limit" in scene:
-        yield {"memory_limit": ""}
+        yield {"memory_limit": 0}
     heads, head_size, words = scene["num_heads"], scene["channels"] // scene["num_heads"], scene["vocab_size"] // 2
     if heads > 1:
         yield {"num_heads": 1, "channels": head_size}

@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from starpullm.commands import scenario as command
+from starpullm.golden.plain import PlainModel
 from starpullm.scenario import scene
 from starpullm.scenario import story as stories
-from starpullm.scenario.plain import PlainModel
 from starpullm.scenario.scene import Scene
 from starpullm.scenario.story import Call, Ending, Story, draw, tell
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from starpullm.golden import plain
 from starpullm.golden.records import GoldenRecord
-from starpullm.scenario import plain
 
 from .plain_trainer import PLAIN, compiled, write_record
 

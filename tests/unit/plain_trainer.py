@@ -26,6 +26,7 @@ from starpullm.checks.training import make_inputs
 from starpullm.data.generator import generate_tokens, generated_tokens_sha256
 from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from starpullm.files.model import ModelConfig
+from starpullm.golden.plain import PlainModel, Settings, new_state
 from starpullm.golden.records import (
     TENSOR_GROUPS,
     GoldenRecord,
@@ -36,7 +37,6 @@ from starpullm.golden.records import (
     tensor_digest,
 )
 from starpullm.runtime import Runtime
-from starpullm.scenario.plain import PlainModel, Settings, new_state
 from starpullm.trace import AccessMode, HandleInfo, Trace
 
 Floats = NDArray[np.float32]
@@ -77,10 +77,7 @@ class Model:
 
     def step(self, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> np.float32:
         """Do forward, backward and update; return the mean loss."""
-        loss = self.plain.evaluate(inputs, targets)
-        self.plain.backward(inputs, targets)
-        self.plain.update()
-        return loss
+        return self.plain.step(inputs, targets)
 
 
 @dataclass

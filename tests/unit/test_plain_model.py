@@ -18,8 +18,8 @@ import pytest
 
 from starpullm.checks.llmc import train_llmc
 from starpullm.data.generator import generate_checkpoint, generate_parameters, generate_tokens
+from starpullm.golden.plain import Settings
 from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, libm_fingerprint, shipped_record, tensor_digest
-from starpullm.scenario.plain import Settings
 
 from .plain_trainer import SETTINGS, Floats, Model
 

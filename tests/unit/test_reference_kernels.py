@@ -16,7 +16,7 @@ from starpullm.checks.kernels.cases import CASES, declared_kernels, make_case
 from starpullm.checks.kernels.check import compare_levels
 from starpullm.checks.kernels.draw import SUM_CONTINUES
 from starpullm.checks.kernels.fence import Fences
-from starpullm.scenario.plain import _Model
+from starpullm.golden.plain import _Model
 
 from .plain_trainer import NATIVE, PLAIN, compiled
 

@@ -27,8 +27,8 @@ from starpullm.checks.training import STEPS, checkpoint_in, named_tensors, new_t
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError
 from starpullm.files.model import num_parameters
+from starpullm.golden.plain import Settings
 from starpullm.golden.records import GoldenRecord, shipped_record
-from starpullm.scenario.plain import Settings
 
 from .plain_trainer import PlainTrainer, runtime
 

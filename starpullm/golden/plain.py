@@ -115,6 +115,13 @@ class PlainModel:
                 *tensors, ctypes.c_size_t(params.size), *map(ctypes.c_float, options), ctypes.c_int64(self.updates)
             )
 
+    def step(self, inputs: Ids, targets: Ids) -> np.float32:
+        """Do a step in the order of the batch, and return its mean loss."""
+        loss = self.evaluate(inputs, targets)
+        self.backward(inputs, targets)
+        self.update()
+        return loss
+
     def _tree(self, inputs: Ids, targets: Ids, first: int, count: int, size: int) -> Mapping[str, Floats]:
         """Return the gradients of ``count`` parts: those of the first p added to the others', p a power of two."""
         grads = self.groups["grads"]
