@@ -16,7 +16,7 @@ struct settings {
     unsigned max_workers;  // that may run tasks at the same time; 0: all
     unsigned delay_us;     // longest random delay of a task
     unsigned settle_ms;    // tasks wait until a while nothing has been submitted: all these waits together
-    unsigned prompt_ms;    // instead, a thread that submits a task that is ready waits until it has run; in all so long
+    unsigned prompt_ms;    // instead, a submission of a ready task waits until it has run: all these waits together
     const char *held;      // tasks that wait until another one starts: numbers that ascend, with commas; or NULL
     uint64_t until;        // that other one; all of them among the program's own tasks
     bool ordered;          // sums, of which the order is free

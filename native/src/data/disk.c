@@ -55,7 +55,7 @@ static struct {
     struct object *free;
     off_t end; /* of the places that were given */
     int shares;
-    struct disk_share all; /* together; the largest, and the room of those that have ended, until there are none */
+    struct disk_share all; /* of them together; but for staying, ended ones count until the last has ended */
     struct failure failure;
 } disk = {.descriptor = -1,
           .mutex = PTHREAD_MUTEX_INITIALIZER,

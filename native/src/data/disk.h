@@ -21,10 +21,12 @@ bool disk_has(void *handle);
 /* The first request that failed, on any thread. */
 status disk_check(void);
 
-/* What a session's data take, in bytes: room for all that move on the disk, so that a full one is told at once, and
- * that of those that stay in memory within StarPU's limit; and those that move of its largest task, and its largest. */
+/* What a session's data take, in bytes. */
 struct disk_share {
-    int64_t moving, staying, task, datum;
+    int64_t moving;  /* all that move: reserved on the disk, so that a full one is told at once */
+    int64_t staying; /* all that stay in memory, within StarPU's limit */
+    int64_t task;    /* those that move of the task that has most of them */
+    int64_t datum;   /* the largest that moves */
 };
 /* What this session and those that have a share now take together. */
 struct disk_share disk_shared_with(const struct disk_share *share);

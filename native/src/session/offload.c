@@ -70,17 +70,16 @@ static int64_t largest_datum(const struct starpullm_session *session)
 
 /* StarPU lets a task wait for ever whose data don't fit. Every worker may hold those of the largest task of all
  * sessions at once, while the application reads or saves a tensor. */
-static status check_limit(const struct disk_share *share)
+static status check_limit(const struct disk_share *all)
 {
     const struct runtime_layout *layout = runtime_layout();
-    const struct disk_share all = disk_shared_with(share);
-    const int64_t least = all.staying + layout->workers * all.task + all.datum;
+    const int64_t least = all->staying + layout->workers * all->task + all->datum;
     if (layout->memory_limit >= least)
         return STARPULLM_OK;
     return out_of_memory("memory_limit: found %" PRId64 " bytes, expected at least %" PRId64 ": %" PRId64
                          " for the largest task on each of %d workers, %" PRId64 " for a tensor that is read, %" PRId64
                          " that stay in memory",
-                         layout->memory_limit, least, all.task, layout->workers, all.datum, all.staying);
+                         layout->memory_limit, least, all->task, layout->workers, all->datum, all->staying);
 }
 
 /* ---- The plan ---- */
@@ -153,7 +152,7 @@ static status make_plan(struct starpullm_session *session, const struct walk *wa
 
 /* ---- What it moves ---- */
 
-/* The data that are in memory, in a ring: after `heads` the one that was used longest ago. */
+/* The data that are in memory, in a ring: behind its beginning the one that was used longest ago. */
 struct memory {
     struct place {
         int before, behind; /* itself: it isn't in memory */
@@ -243,14 +242,15 @@ static status prepare(struct starpullm_session *session, struct walk *walk)
     TRY(walk_step(session, walk));
     share.task = largest_task(session, walk);
     share.datum = largest_datum(session);
-    TRY(check_limit(&share));
+    const struct disk_share all = disk_shared_with(&share);
+    TRY(check_limit(&all));
     TRY(disk_reserve(&share));
     session->on_disk = true;
-    const int64_t room = layout->memory_limit - share.staying - share.task;
+    const int64_t room = layout->memory_limit - all.staying;
     if (layout->offload_plan != STARPULLM_OFFLOAD_AHEAD)
         return STARPULLM_OK;
-    TRY(make_plan(session, walk, room));
-    return count_traffic(session, walk, layout->memory_limit - share.staying);
+    TRY(make_plan(session, walk, room - all.task));
+    return count_traffic(session, walk, room);
 }
 
 status session_prepare_offload(struct starpullm_session *session)
