@@ -6,7 +6,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <starpu.h>
 #include <starpu_scheduler.h>
 #include <stdatomic.h>
@@ -27,10 +26,12 @@ struct context {
 static const struct settings *settings;
 static const uint64_t settle_ns = 1000000; // since the last submission
 static _Atomic uint64_t settled_ns;        // how long tasks have waited for submissions to pause
-// How long a submission waits for tasks to run without sleeping, and at most; after the longest wait there is no other.
-static const uint64_t short_wait_ns = 1000000, longest_wait_ns = 1000000000;
+// How long a submission waits for tasks at most; after such a wait there is no other.
+static const uint64_t longest_wait_ns = 1000000000;
 static _Atomic uint64_t waited_ns; // by all submissions
 static _Atomic int num_unfinished; // tasks that are ready or run
+static pthread_mutex_t waiting = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t all_finished = PTHREAD_COND_INITIALIZER;
 // If nothing has run for so long, what is held may be what the awaited task waits for.
 static const uint64_t stall_ns = 1000000000;
 static _Atomic int num_running;
@@ -74,20 +75,24 @@ static void sleep_us(uint64_t microseconds)
     nanosleep(&time, NULL);
 }
 
-// Waits until no task is ready or runs; at first without sleeping, which would take longer than a small task.
+// Waits until no task is ready or runs.
 static void wait_for_tasks(void)
 {
-    const uint64_t start = now_ns(), limit = (uint64_t)settings->prompt_ms * 1000000;
-    uint64_t now = start;
-    while (num_unfinished > 0 && waited_ns < limit) {
-        if (now - start < short_wait_ns)
-            sched_yield();
-        else
-            sleep_us(100);
-        const uint64_t before = now;
-        now = now_ns();
-        waited_ns += now - start > longest_wait_ns ? limit : now - before;
-    }
+    const uint64_t start = now_ns(), end = start + longest_wait_ns, limit = (uint64_t)settings->prompt_ms * 1000000;
+    const struct timespec deadline = {.tv_sec = (time_t)(end / 1000000000), .tv_nsec = (long)(end % 1000000000)};
+    int error = 0;
+    pthread_mutex_lock(&waiting);
+    while (num_unfinished > 0 && waited_ns < limit && error == 0)
+        error = pthread_cond_clockwait(&all_finished, &waiting, CLOCK_MONOTONIC, &deadline);
+    pthread_mutex_unlock(&waiting);
+    waited_ns += error == 0 ? now_ns() - start : limit;
+}
+
+static void end_waits(void)
+{
+    pthread_mutex_lock(&waiting);
+    pthread_cond_broadcast(&all_finished);
+    pthread_mutex_unlock(&waiting);
 }
 
 static int push(struct starpu_task *task)
@@ -223,7 +228,8 @@ static void post_exec(struct starpu_task *task, unsigned id)
     recorder_ended(task);
     last_end = now_ns();
     num_running--;
-    num_unfinished--;
+    if (--num_unfinished == 0 && settings->prompt_ms > 0)
+        end_waits();
 }
 
 static struct starpu_sched_policy policy = {
