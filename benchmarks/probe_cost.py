@@ -22,6 +22,7 @@ import click
 
 from starpullm.binding.library import find_probe
 from starpullm.machine import inspect_machine
+from starpullm.probe.check import NUM_STANDARD_RUNS
 from starpullm.probe.schedules import machine_variables
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -138,7 +139,7 @@ def judging_line(program: Path, tasks: int) -> str:
     if status != 0:
         raise click.ClickException(f"starpullm probe: found wait status {status}, expected 0: {said}")
     return (
-        f"`starpullm probe --runs 1` on {tasks} tasks, which runs the program 4 times, takes {seconds:.0f} s; its own "
+        f"`starpullm probe --runs 1` on {tasks} tasks, which runs the program {NUM_STANDARD_RUNS + 1} times, takes {seconds:.0f} s; its own "
         f"peak memory is {usage.ru_maxrss / 1e3:.0f} MB."
     )
 

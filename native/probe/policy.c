@@ -30,8 +30,10 @@ static _Atomic uint64_t settled_ns;        // how long tasks have waited for sub
 static const uint64_t longest_wait_ns = 1000000000;
 static _Atomic uint64_t waited_ns; // by all submissions
 static _Atomic int num_unfinished; // tasks that are ready or run
+static _Atomic uint64_t num_ended; // since the start
 static pthread_mutex_t waiting = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t all_finished = PTHREAD_COND_INITIALIZER;
+static const uint64_t rest_us = 1000; // of a worker that may run no task
 // If nothing has run for so long, what is held may be what the awaited task waits for.
 static const uint64_t stall_ns = 1000000000;
 static _Atomic int num_running;
@@ -75,17 +77,26 @@ static void sleep_us(uint64_t microseconds)
     nanosleep(&time, NULL);
 }
 
-// Waits until no task is ready or runs.
-static void wait_for_tasks(void)
+// Waits until no task is ready or runs, and StarPU has released the data of those that have run: of the tasks that were
+// submitted before, all that have ended since then are gone.
+static void wait_for_tasks(int num_submitted, uint64_t num_ended_before)
 {
     const uint64_t start = now_ns(), end = start + longest_wait_ns, limit = (uint64_t)settings->prompt_ms * 1000000;
     const struct timespec deadline = {.tv_sec = (time_t)(end / 1000000000), .tv_nsec = (long)(end % 1000000000)};
-    int error = 0;
+    bool is_late = false;
     pthread_mutex_lock(&waiting);
-    while (num_unfinished > 0 && waited_ns < limit && error == 0)
-        error = pthread_cond_clockwait(&all_finished, &waiting, CLOCK_MONOTONIC, &deadline);
+    while (waited_ns < limit && !is_late) {
+        if (num_unfinished > 0) {
+            is_late = pthread_cond_clockwait(&all_finished, &waiting, CLOCK_MONOTONIC, &deadline) != 0;
+        } else if (starpu_task_nsubmitted() + (int)(num_ended - num_ended_before) > num_submitted) {
+            sleep_us(1);
+            is_late = now_ns() > end;
+        } else {
+            break;
+        }
+    }
     pthread_mutex_unlock(&waiting);
-    waited_ns += error == 0 ? now_ns() - start : limit;
+    waited_ns += is_late ? limit : now_ns() - start;
 }
 
 static void end_waits(void)
@@ -101,6 +112,9 @@ static int push(struct starpu_task *task)
     struct starpu_worker_collection *workers = starpu_sched_ctx_get_worker_collection(task->sched_ctx);
     struct starpu_sched_ctx_iterator iterator;
     uint64_t number = task_number(task), key = settings->seed == 0 ? number : mix(settings->seed, number);
+    const bool waits = settings->prompt_ms > 0 && starpu_worker_get_id() < 0;
+    const int num_submitted = waits ? starpu_task_nsubmitted() : 0;
+    const uint64_t num_ended_before = num_ended;
     recorder_ready(task);
     num_unfinished++;
     pthread_mutex_lock(&context->lock);
@@ -111,8 +125,8 @@ static int push(struct starpu_task *task)
     workers->init_iterator(workers, &iterator);
     while (workers->has_next(workers, &iterator))
         starpu_wake_worker_relax_light(workers->get_next(workers, &iterator));
-    if (settings->prompt_ms > 0 && starpu_worker_get_id() < 0)
-        wait_for_tasks();
+    if (waits)
+        wait_for_tasks(num_submitted, num_ended_before);
     return 0;
 }
 
@@ -172,6 +186,14 @@ static bool may_run(struct starpu_task *task, const void *state)
     return is_restricted(task) && workers_before(candidate->context, candidate->worker, task) < settings->max_workers;
 }
 
+// An idle worker of StarPU's polls. One that may run hardly any task would take a core from those that may.
+static void rest(void)
+{
+    starpu_worker_relax_on();
+    sleep_us(rest_us);
+    starpu_worker_relax_off();
+}
+
 static struct starpu_task *pop(unsigned id)
 {
     struct context *context = starpu_sched_ctx_get_policy_data(id);
@@ -186,6 +208,8 @@ static struct starpu_task *pop(unsigned id)
     if (task != NULL)
         context->restricted -= is_restricted(task);
     pthread_mutex_unlock(&context->lock);
+    if (task == NULL && is_extra)
+        rest();
     if (task != NULL && starpu_worker_can_execute_task_first_impl(candidate.worker, task, &implementation))
         starpu_task_set_implementation(task, implementation);
     return task;
@@ -228,6 +252,7 @@ static void post_exec(struct starpu_task *task, unsigned id)
     recorder_ended(task);
     last_end = now_ns();
     num_running--;
+    num_ended++;
     if (--num_unfinished == 0 && settings->prompt_ms > 0)
         end_waits();
 }

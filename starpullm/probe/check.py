@@ -46,7 +46,7 @@ NUM_STANDARD_RUNS = 5
 
 _LIMIT_FACTOR, _LEAST_TIME_LIMIT = 10, 10.0
 _LONGEST_DELAY_US = 5000
-_DELAYS_US = 2_000_000
+_DELAYS_US = 1_000_000
 """The delays of all tasks of a run together, about, if they came one after the other."""
 _WITNESSES = 3
 """Findings for which schedules are run again."""
