@@ -139,8 +139,8 @@ def judging_line(program: Path, tasks: int) -> str:
     if status != 0:
         raise click.ClickException(f"starpullm probe: found wait status {status}, expected 0: {said}")
     return (
-        f"`starpullm probe --runs 1` on {tasks} tasks, which runs the program {NUM_STANDARD_RUNS + 1} times, takes {seconds:.0f} s; its own "
-        f"peak memory is {usage.ru_maxrss / 1e3:.0f} MB."
+        f"`starpullm probe --runs 1` on {tasks} tasks, which runs the program {NUM_STANDARD_RUNS + 1} times, takes "
+        f"{seconds:.0f} s; its own peak memory is {usage.ru_maxrss / 1e3:.0f} MB."
     )
 
 

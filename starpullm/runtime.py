@@ -151,6 +151,9 @@ class Runtime(Resource):
         """Whether gradients and activations are dropped after their last use, without ``keep_activations``."""
         prototypes.call("runtime_create", options, self._handle.address)
         self._blocks = CommonBlocks(self.comm) if self.comm else None
+        workers = self.partition.workers
+        self.most_workers = max(self.comm.allgather(workers)) if self.comm else workers
+        """Of the ranks, whose partitions may differ."""
         blas = prototypes.text(prototypes.call("blas"))
         self.matmul = f"blas ({blas})" if blas else "strict"
         """What computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the BLAS's own description."""

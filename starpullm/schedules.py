@@ -33,8 +33,8 @@ Schedule = Callable[[int, int], Sequence[Pass]]
 def ahead(counts: Sequence[int], sub_batches: int, *, weights: bool = False) -> list[Pass]:
     """Return a list in which the forward passes of each stage are so many ahead of its backward passes.
 
-    The counts of later stages aren't larger. ``1f1b`` has one for the last stage, and one more for each stage before.
-    ``zero-bubble`` has passes of ``weights``, and in each stage two more than the number of stages.
+    The counts of later stages aren't larger. ``1f1b`` has W for the last stage, and W more for each stage before, with
+    W workers. ``zero-bubble`` has passes of ``weights``, and in each of P stages (P + 2)·W.
     """
     passes = []
     for number in range(-max(counts), sub_batches):
@@ -62,9 +62,13 @@ def pipeline(
     sub_batches: int,
     sets: int,
     ranks: int,
+    workers: int,
     gradient_buffers: str = GRADIENT_BUFFERS[0],
 ) -> Any:
-    """Return what a session's options say of stages and passes, ``struct starpullm_pipeline``."""
+    """Return what a session's options say of stages and passes, ``struct starpullm_pipeline``.
+
+    A pass keeps one worker busy: with more workers in a stage, so many times more sub-batches are ahead.
+    """
     count = number_of(stages)
     of_blocks = place_of("gradient_buffers", gradient_buffers, GRADIENT_BUFFERS)
     options = structs.new("pipeline", stages=count, gradients_of_blocks=of_blocks)
@@ -77,7 +81,7 @@ def pipeline(
         return options  # forward passes are as far ahead as there are activation sets
     else:
         weights = schedule == SCHEDULES[2]
-        counts = [count + 2 if weights else count - stage for stage in range(count)]
+        counts = [workers * (count + 2 if weights else count - stage) for stage in range(count)]
         passes = ahead([min(sets or sub_batches, of) for of in counts], sub_batches, weights=weights)
     options.passes = (structs.TYPES["pass"] * len(passes))(*map(_pass, passes))
     options.num_passes = len(passes)

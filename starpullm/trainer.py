@@ -65,10 +65,9 @@ class Trainer(Resource):
         each stage has; the last, with the head, may have none. Not with ``"redux"``.
     schedule
         How far the forward passes of a stage are ahead of its backward passes. ``"gpipe"``: as many sub-batches as
-        there are activation sets, ``"1f1b"``: one in the last stage, and one more in each stage before.
-        ``"zero-bubble"``: two more than there are stages; the gradients of weights fill the gaps, which needs
-        ``gradient_buffers="block"``. A function of the numbers of stages and sub-batches returns the list of all passes
-        (``starpullm.schedules``).
+        there are activation sets, ``"1f1b"``: W in the last stage, and W more in each stage before, with W workers.
+        ``"zero-bubble"``: W·(P+2) with P stages; the gradients of weights fill the gaps, which needs
+        ``gradient_buffers="block"``. A function of P and S returns the list of all passes (``starpullm.schedules``).
     gradient_buffers
         ``"block"``: each block has buffers for the gradients that those of the weights are computed from, so that its
         next backward pass needn't wait for them; 11·B·T·C floats for each block and activation set.
@@ -165,7 +164,10 @@ class Trainer(Resource):
             recompute=place_of("recompute", recompute, RECOMPUTATIONS),
             reuse_weight_gradients=place_of("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
             pipeline=ctypes.pointer(
-                pipeline(stages, schedule, sub_batches, activation_sets, runtime.ranks, gradient_buffers)
+                pipeline(
+                    *(stages, schedule, sub_batches, activation_sets),
+                    *(runtime.ranks, runtime.most_workers, gradient_buffers),
+                )
             ),
             **(instruments or Instruments()).options(),
         )

@@ -76,6 +76,7 @@ def make_plan(
     `InvalidArgumentError` is raised if a number isn't possible, the reduction is ``redux``, to which StarPU adds tasks
     of its own, or a rank has more bytes than a process can address.
     """
+    of_pipeline = pipeline(stages, schedule, sub_batches, activation_sets, ranks, workers, gradient_buffers)
     options = structs.new(
         "plan_options",
         config=structs.new("model_config", **asdict(config)),
@@ -83,7 +84,7 @@ def make_plan(
         recompute=place_of("recompute", recompute, RECOMPUTATIONS),
         reuse_weight_gradients=place_of("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
         keep_activations=keep_activations,
-        pipeline=ctypes.pointer(pipeline(stages, schedule, sub_batches, activation_sets, ranks, gradient_buffers)),
+        pipeline=ctypes.pointer(of_pipeline),
         batch_size=prototypes.integer("batch_size", batch_size, 64),
         seq_len=prototypes.integer("seq_len", seq_len, 64),
         sub_batches=prototypes.integer("sub_batches", sub_batches, 64),

@@ -184,17 +184,18 @@ def test_cuts(stages: int | Sequence[int], blocks: list[int]) -> None:
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
 @pytest.mark.parametrize("stages", [(9, 3), (5, 5, 2), (4, 4, 4, 0)])
-@pytest.mark.parametrize("sets", [0, 2])
-def test_bytes_of_ranks(stages: tuple[int, ...], schedule: str, sets: int) -> None:
+@pytest.mark.parametrize(("sets", "workers"), [(0, 1), (2, 1), (0, 2)])
+def test_bytes_of_ranks(stages: tuple[int, ...], schedule: str, sets: int, workers: int) -> None:
     """By the formulas of docs/design.md: a stage has its own parameters, and its sub-batches' activations."""
     last, N, C, T, Vp = len(stages) - 1, 8, GPT2.channels, 8, GPT2.padded_vocab_size
     of_blocks = schedule == "zero-bubble"
     buffers = "block" if of_blocks else "shared"
-    plan = plan_of(GPT2, stages=stages, schedule=schedule, activation_sets=sets, workers=1, gradient_buffers=buffers)
+    options = {"activation_sets": sets, "workers": workers, "gradient_buffers": buffers}
+    plan = plan_of(GPT2, stages=stages, schedule=schedule, **options)
     att = GPT2.num_heads * T * T
     expected = []
     for stage, blocks in enumerate(stages):
-        kept = min(sets or 4, last + 1 - stage) if schedule == "1f1b" else sets or 4
+        kept = min(sets or 4, workers * (last + 1 - stage)) if schedule == "1f1b" else sets or 4
         parameters = 4 * blocks * (12 * C * C + 13 * C)
         shared = (2 * N * C + att + 18 * N * C + 2 * att) if blocks else 0
         # A gradient at a boundary is the upper stage's, of which the first has none.

@@ -20,7 +20,14 @@ ZERO_BUBBLE = ("--schedule", "zero-bubble", "--gradient-buffers", "block")
     ("ranks", "record", "sub_batches", "options", "compared", "kept"),
     [
         (2, "tiny", 2, ("--stages", 2), "570 tensors over 3 steps", 2),
-        (2, "tiny", 2, ("--stages", "2,0", "--schedule", "1f1b", "--partition", "2x1"), "456 tensors over 3 steps", 1),
+        (
+            2,
+            "small",
+            4,
+            ("--stages", "4,0", "--partition", "2x1", "--schedule", "1f1b"),
+            "1096 tensors over 4 steps",
+            2,
+        ),
         (2, "small", 4, ("--stages", "1,3", "--activation-sets", 1), "1096 tensors over 4 steps", 1),
         (3, "odd", 3, ("--stages", 3, "--schedule", "1f1b", "--recompute", "block"), "708 tensors over 4 steps", 1),
         (
