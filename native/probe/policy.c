@@ -26,11 +26,11 @@ struct context {
 static const struct settings *settings;
 static const uint64_t settle_ns = 1000000; // since the last submission
 static _Atomic uint64_t settled_ns;        // how long tasks have waited for submissions to pause
-// How long a submission waits for tasks at most; after such a wait there is no other.
-static const uint64_t longest_wait_ns = 1000000000;
-static _Atomic uint64_t waited_ns; // by all submissions
-static _Atomic int num_unfinished; // tasks that are ready or run
-static _Atomic uint64_t num_ended; // since the start
+// How long a submission waits for tasks at most, after which no other waits; and for StarPU to release their data.
+static const uint64_t longest_wait_ns = 1000000000, release_ns = 10000000;
+static _Atomic uint64_t waited_ns;           // by all submissions
+static _Atomic int num_unfinished;           // tasks that are ready or run
+static _Atomic int num_submitted, num_ended; // since the start
 static pthread_mutex_t waiting = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t all_finished = PTHREAD_COND_INITIALIZER;
 static const uint64_t rest_us = 1000; // of a worker that may run no task
@@ -77,20 +77,28 @@ static void sleep_us(uint64_t microseconds)
     nanosleep(&time, NULL);
 }
 
-// Waits until no task is ready or runs, and StarPU has released the data of those that have run: of the tasks that were
-// submitted before, all that have ended since then are gone.
-static void wait_for_tasks(int num_submitted, uint64_t num_ended_before)
+// How many of the submitted tasks StarPU has done with.
+static int num_gone(void)
+{
+    return num_submitted - starpu_task_nsubmitted();
+}
+
+// Waits until no task is ready or runs, and StarPU has released the data of those that have run: `gone_before` and
+// `ended_before` are of before the submission. Tasks of contexts with another policy aren't counted, so that the end of
+// the release may be missed: it gets only a short time.
+static void wait_for_tasks(int gone_before, int ended_before)
 {
     const uint64_t start = now_ns(), end = start + longest_wait_ns, limit = (uint64_t)settings->prompt_ms * 1000000;
     const struct timespec deadline = {.tv_sec = (time_t)(end / 1000000000), .tv_nsec = (long)(end % 1000000000)};
+    uint64_t released = start + release_ns; // at the latest
     bool is_late = false;
     pthread_mutex_lock(&waiting);
     while (waited_ns < limit && !is_late) {
         if (num_unfinished > 0) {
             is_late = pthread_cond_clockwait(&all_finished, &waiting, CLOCK_MONOTONIC, &deadline) != 0;
-        } else if (starpu_task_nsubmitted() + (int)(num_ended - num_ended_before) > num_submitted) {
+            released = now_ns() + release_ns;
+        } else if (num_gone() - gone_before < num_ended - ended_before && now_ns() < released) {
             sleep_us(1);
-            is_late = now_ns() > end;
         } else {
             break;
         }
@@ -106,6 +114,12 @@ static void end_waits(void)
     pthread_mutex_unlock(&waiting);
 }
 
+static void submitted(struct starpu_task *task)
+{
+    num_submitted++;
+    recorder_submitted(task);
+}
+
 static int push(struct starpu_task *task)
 {
     struct context *context = starpu_sched_ctx_get_policy_data(task->sched_ctx);
@@ -113,8 +127,7 @@ static int push(struct starpu_task *task)
     struct starpu_sched_ctx_iterator iterator;
     uint64_t number = task_number(task), key = settings->seed == 0 ? number : mix(settings->seed, number);
     const bool waits = settings->prompt_ms > 0 && starpu_worker_get_id() < 0;
-    const int num_submitted = waits ? starpu_task_nsubmitted() : 0;
-    const uint64_t num_ended_before = num_ended;
+    const int gone_before = waits ? num_gone() : 0, ended_before = num_ended;
     recorder_ready(task);
     num_unfinished++;
     pthread_mutex_lock(&context->lock);
@@ -126,7 +139,7 @@ static int push(struct starpu_task *task)
     while (workers->has_next(workers, &iterator))
         starpu_wake_worker_relax_light(workers->get_next(workers, &iterator));
     if (waits)
-        wait_for_tasks(num_submitted, num_ended_before);
+        wait_for_tasks(gone_before, ended_before);
     return 0;
 }
 
@@ -262,7 +275,7 @@ static struct starpu_sched_policy policy = {
     .deinit_sched = deinit,
     .push_task = push,
     .pop_task = pop,
-    .submit_hook = recorder_submitted,
+    .submit_hook = submitted,
     .pre_exec_hook = pre_exec,
     .post_exec_hook = post_exec,
     .policy_name = "probe",

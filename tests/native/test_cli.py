@@ -101,6 +101,11 @@ def measure_a_handle() -> float:
     return (resident() - before) / len(handles)
 
 
+def test_doctor_knows_a_level_that_is_refused() -> None:
+    lines = run_cli("doctor", environment={"STARPULLM_SIMD": "avx9"}).check().stdout.splitlines()
+    assert 'problem: no training starts: STARPULLM_SIMD is "avx9", a level that this machine doesn\'t have' in lines
+
+
 def test_doctor_knows_what_a_handle_takes() -> None:
     """What it says of this StarPU's handles is what they take, and a note says so if that is much."""
     machine = json.loads(run_cli("doctor", "--json").check().stdout)

@@ -185,7 +185,7 @@ def machine_of(library: Path, level: str | None = None) -> dict[str, Any] | None
     if not isinstance(ending, Completed):
         return None
     found: dict[str, Any] = json.loads(ending.stdout)
-    return found
+    return found if level in (None, found["simd_level"]) else None
 
 
 def _reason(ending: JobEnding) -> str:
