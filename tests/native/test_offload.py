@@ -180,9 +180,10 @@ def train_large(path: str, folder: str, plan: str) -> tuple[int, list[int], list
 
 @pytest.mark.timeout(TIME_LIMIT)
 def test_the_limit_is_kept(tmp_path: Path) -> None:
-    """Of about 190 MB. The plan reads less than LRU alone: m and v don't push out parameters.
+    """Of about 190 MB. The plan moves less than LRU alone: m and v don't push out parameters.
 
-    Fewer bytes may be read than planned: what was written early, or is to leave, can still be in memory.
+    How much less than planned is read depends on the machine: what was written early, or is to leave, can still be in
+    memory, on a busy machine a third. So the plan is also compared with what LRU alone moves.
     """
     model = tmp_path / "model.bin"
     generate_checkpoint(model, LARGE, 1)
@@ -193,9 +194,9 @@ def test_the_limit_is_kept(tmp_path: Path) -> None:
         )
         assert grown <= LARGE_LIMIT * 1.05, plan
         assert min(moved[plan]) > 0
-    assert moved["ahead"][1] < moved["lru"][1]
-    for found, expected in zip(moved["ahead"], planned["ahead"], strict=True):
-        assert 0.75 * expected < found < 1.1 * expected
+    for found, expected, by_lru in zip(moved["ahead"], planned["ahead"], moved["lru"], strict=True):
+        assert found < 1.1 * expected
+        assert expected < by_lru
     assert planned["lru"] == [0, 0]
 
 
