@@ -36,7 +36,7 @@ class Stage:
 _QUICK = ("-k", "tiny and not perturbation", "-m", "not starpullm_memory")
 _OWN_TESTS = (
     "limits/test_limits.py",
-    *(f"test_{name}.py" for name in ("trainer", "saving", "bad_input", "partitions", "reduction_modes")),
+    *(f"test_{name}.py" for name in ("trainer", "saving", "bad_input", "partitions", "reduction_modes", "offload")),
 )
 
 STAGES = (
