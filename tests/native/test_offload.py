@@ -182,8 +182,8 @@ def train_large(path: str, folder: str, plan: str) -> tuple[int, list[int], list
 def test_the_limit_is_kept(tmp_path: Path) -> None:
     """Of about 190 MB. The plan moves less than LRU alone: m and v don't push out parameters.
 
-    How much less than planned is read depends on the machine: what was written early, or is to leave, can still be in
-    memory, on a busy machine a third. So the plan is also compared with what LRU alone moves.
+    How much less than planned is read depends on how busy the machine is: what was written early, or is to leave, can
+    still be in memory. So the plan is also compared with what LRU alone moves.
     """
     model = tmp_path / "model.bin"
     generate_checkpoint(model, LARGE, 1)
