@@ -236,9 +236,8 @@ def _problems(build: Any, machine: Any, different: list[str]) -> Iterator[str]:
         )
     if not build.mpi:
         yield "several ranks don't work: this build has no MPI"
-    level = os.environ.get("STARPULLM_SIMD")
-    if level and level != prototypes.text(machine.simd_level):
-        yield f'no training starts: STARPULLM_SIMD is "{level}", a level that this machine doesn\'t have'
+    if refusal := prototypes.text(prototypes.call("kernels_refusal")):
+        yield f"no training starts: {refusal}"
 
 
 def _notes(machine: Any, environment: str, vectors: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

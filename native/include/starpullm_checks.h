@@ -61,6 +61,9 @@ STARPULLM_API enum starpullm_status starpullm_peak_gflops(double *gflops, int32_
  * no flush-to-zero, no denormals-are-zero), as a sentence; "" if it doesn't. Kernels always set their own. */
 STARPULLM_API const char *starpullm_float_environment(void);
 
+/* Why starpullm_runtime_create refuses STARPULLM_SIMD or STARPULLM_CACHES, in a sentence; empty if it doesn't. */
+STARPULLM_API const char *starpullm_kernels_refusal(void);
+
 /* ---- Trace ---- */
 
 enum starpullm_access_mode {

@@ -189,6 +189,11 @@ static bool is_zero(float x)
     return bits == 0;
 }
 
+const char *starpullm_kernels_refusal(void)
+{
+    return kernels_refusal();
+}
+
 const char *starpullm_float_environment(void)
 {
     if (fegetround() != FE_TONEAREST)

@@ -101,9 +101,12 @@ def measure_a_handle() -> float:
     return (resident() - before) / len(handles)
 
 
-def test_doctor_knows_a_level_that_is_refused() -> None:
-    lines = run_cli("doctor", environment={"STARPULLM_SIMD": "avx9"}).check().stdout.splitlines()
-    assert 'problem: no training starts: STARPULLM_SIMD is "avx9", a level that this machine doesn\'t have' in lines
+@pytest.mark.parametrize("variable", ["STARPULLM_SIMD", "STARPULLM_CACHES"])
+def test_doctor_says_what_runs_refuse(variable: str) -> None:
+    lines = run_cli("doctor", environment={variable: "avx9"}).check().stdout.splitlines()
+    assert [line.partition(", expected ")[0] for line in lines if line.startswith("problem: no training starts")] == [
+        f'problem: no training starts: {variable}: found "avx9"'
+    ]
 
 
 def test_doctor_knows_what_a_handle_takes() -> None:
