@@ -140,6 +140,9 @@ class Trainer(Resource):
         self._handle = structs.Handle("session")
         if len(betas) != 2:
             raise InvalidArgumentError(f"betas: found {len(betas)} numbers, expected 2")
+        of_pipeline = pipeline(
+            stages, schedule, sub_batches, activation_sets, runtime.ranks, runtime.most_workers, gradient_buffers
+        )
         options = structs.new(
             "session_options",
             checkpoint=None if checkpoint is None else prototypes.c_string("checkpoint", checkpoint),
@@ -163,12 +166,7 @@ class Trainer(Resource):
             else prototypes.integer("memory_limit", memory_limit, 64),
             recompute=place_of("recompute", recompute, RECOMPUTATIONS),
             reuse_weight_gradients=place_of("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
-            pipeline=ctypes.pointer(
-                pipeline(
-                    *(stages, schedule, sub_batches, activation_sets),
-                    *(runtime.ranks, runtime.most_workers, gradient_buffers),
-                )
-            ),
+            pipeline=ctypes.pointer(of_pipeline),
             **(instruments or Instruments()).options(),
         )
         if runtime.comm:

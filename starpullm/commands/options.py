@@ -96,7 +96,8 @@ stages = click.option(
 schedule = _word(
     "--schedule",
     SCHEDULES,
-    "How far the forward passes of a stage are ahead: by --activation-sets, its place (1f1b), or the number of stages.",
+    "How far the forward passes of a stage are ahead: by --activation-sets; for each worker, by its place (1f1b) or "
+    "the number of stages.",
 )
 gradient_buffers = _word(
     "--gradient-buffers",

@@ -47,7 +47,7 @@ class Twin:
         self._shared = set() if self._keeps_activations else SHARED_ACTIVATIONS[options.get("recompute", "none")]
         self._drops = trainer.runtime.drops and not self._keeps_activations
         self._reuses_gradients = options.get("weight_gradients") == "reused"
-        counts = {"1f1b": 1, "zero-bubble": options.get("stages", 1) + 2}  # a worker, in the last stage
+        counts = {"1f1b": 1, "zero-bubble": options.get("stages", 1) + 2}  # for a worker of the last stage
         ahead = counts.get(options.get("schedule", ""), 0) * trainer.runtime.most_workers
         sets = options.get("activation_sets", 0), ahead
         self.shares_sets = any(0 < count < trainer.sub_batches for count in sets)
