@@ -53,11 +53,6 @@ class Candidate(NamedTuple):
     rule: str
 
     @property
-    def folder(self) -> str:
-        """The folder below native/src."""
-        return str(Path(self.file).parent.relative_to("native/src"))
-
-    @property
     def diff(self) -> str:
         """The change as a reader sees it."""
         after = "\n".join(f"+{line}" for line in self.after.splitlines())
@@ -115,22 +110,29 @@ def candidates_of(sources: Path, folder: str) -> Iterator[Candidate]:
 
 
 def _candidates_of_file(path: Path, name: str) -> Iterator[Candidate]:
-    from universalmutator.mutator import mutants_regexp
-
     text = path.read_text("utf-8")
     original = text.splitlines()
     code = _without_comments(text).splitlines(keepends=True)
     left_out = is_left_out(original)
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints its rules
-        mutants = mutants_regexp(code, RULES, ignorePatterns=[], ignoreStringOnly=True)
-    for line, changed, (rule, _), _ in mutants:
-        before, after = code[line - 1].rstrip(), changed.rstrip()
+    for line, after, rule in changes_of(code, RULES):
+        before = code[line - 1].rstrip()
         if VECTOR_FOLDER in name and _BLOCKING.search(before):
             continue
         if left_out[line - 1] or (after.endswith("continue;") and ends_a_loop(original, line)):
             continue
         if _bare(after) != _bare(before):
-            yield Candidate(name, line, original[line - 1], after, rule.strip())
+            yield Candidate(name, line, original[line - 1], after, rule)
+
+
+def changes_of(code: Sequence[str], rules: Sequence[str]) -> list[tuple[int, str, str]]:
+    """Return what the tool makes of lines of code: the number of a line, what it becomes, and the rule."""
+    from universalmutator.mutator import mutants_regexp
+
+    # What it takes for the start of a comment of another language would end its work.
+    code = [line.replace("/*", "/\0*").replace("{-", "{\0-") for line in code]
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints its rules
+        mutants = mutants_regexp(code, list(rules), ignorePatterns=[], ignoreStringOnly=True)
+    return [(line, changed.replace("\0", "").rstrip(), rule.strip()) for line, changed, (rule, _), _ in mutants]
 
 
 def _without_comments(text: str) -> str:

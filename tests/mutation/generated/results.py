@@ -8,15 +8,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from .candidates import LEFT_OUT, Candidate
-from .stages import STAGES, SUITE, Outcome
+from . import candidates, package
+from .candidates import Candidate
+from .stages import SUITE, Outcome
 
 
 class Mutant(NamedTuple):
     """A candidate that compiles, and whose objects are other ones than those of the sources and of earlier mutants.
 
-    ``position`` is its place in the random order of the stratum's candidates, ``objects`` a hash of its objects, and
-    ``outcomes`` are those of the stages that it went through: up to the first that caught it.
+    ``position`` is its place in the random order of the stratum's candidates, ``objects`` a hash of its objects or of
+    the compiled module, and ``outcomes`` are those of the stages that it went through: up to the first that caught it.
     """
 
     stratum: str
@@ -51,7 +52,7 @@ class Results:
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         if not lines:
             self._write(run)
-        elif different := [name for name, value in json.loads(lines[0]).items() if run[name] != value]:
+        elif different := [name for name, value in json.loads(lines[0]).items() if run.get(name) != value]:
             raise ValueError(f"{path}: has the results of a run with other {', '.join(different)}")
         for stratum, position, candidate, objects, outcomes in map(json.loads, lines[1:]):
             tried = [Outcome(*outcome) for outcome in outcomes]
@@ -70,6 +71,8 @@ class Results:
         """Return the page. A survivor counts as not caught, also one that no result can show."""
         strata = dict.fromkeys(mutant.stratum for mutant in self.mutants)
         survivors = [mutant for mutant in self.mutants if not mutant.is_caught]
+        survivors.sort(key=lambda mutant: mutant.catch is not None)
+        is_package = self._run.get("language") == "python"
         lines = [
             "# Generated mutants",
             "",
@@ -77,9 +80,10 @@ class Results:
             "",
             "A survivor that no result can show (an equivalent mutant) counts as not caught here, so each rate is a "
             "lower bound. The interval is that of Clopper and Pearson, 95 %.",
+            *(["What a test of the project has caught was not tried on all of the suite."] if is_package else []),
             "",
-            "| folder | tried | caught | by own tests only | rate | seconds |",
-            "|---|---|---|---|---|---|",
+            "| folder | tried | caught by suite | by own tests | rate of suite | of both | seconds |",
+            "|---|---|---|---|---|---|---|",
             *(_row(name, self.of(name)) for name in strata),
             _row("**all**", self.mutants),
             "",
@@ -89,7 +93,7 @@ class Results:
             "",
             "Left out by rule:",
             "",
-            *(f"- {what}: {why}." for what, why in LEFT_OUT.items()),
+            *(f"- {what}: {why}." for what, why in (package if is_package else candidates).LEFT_OUT.items()),
             "",
             "## Survivors of the suite",
             "",
@@ -98,10 +102,10 @@ class Results:
         return "\n".join(lines)
 
     def _stages(self) -> Iterator[str]:
-        for stage in STAGES:
-            outcomes = [found for mutant in self.mutants for found in mutant.outcomes if found.stage == stage.name]
-            if outcomes:
-                yield f"| {stage.name} | {len(outcomes)} | {sum(bool(found.test) for found in outcomes)} |"
+        every = [outcome for mutant in self.mutants for outcome in mutant.outcomes]
+        for stage in dict.fromkeys(outcome.stage for outcome in every):
+            caught = [bool(outcome.test) for outcome in every if outcome.stage == stage]
+            yield f"| {stage} | {len(caught)} | {sum(caught)} |"
 
     def _write(self, entry: Any) -> None:
         with self._path.open("a", encoding="utf-8") as file:
@@ -118,13 +122,18 @@ def confidence_interval(caught: int, tried: int) -> tuple[float, float]:
 
 def _row(name: str, tried: Sequence[Mutant]) -> str:
     if not tried:
-        return f"| {name} | 0 | 0 | 0 | — | — |"
-    seconds = [sum(outcome.seconds for outcome in mutant.outcomes) for mutant in tried if mutant.is_caught]
-    caught, by_own_tests = len(seconds), sum(mutant.catch is not None for mutant in tried) - len(seconds)
-    low, high = confidence_interval(caught, len(tried))
-    rate = f"{caught / len(tried):.1%} ({low:.1%} to {high:.1%})"
+        return f"| {name} | 0 | 0 | 0 | — | — | — |"
+    seconds = [sum(outcome.seconds for outcome in mutant.outcomes) for mutant in tried if mutant.catch]
+    by_suite = sum(mutant.is_caught for mutant in tried)
+    rates = [_rate(by_suite, len(tried)), _rate(len(seconds), len(tried))]
     middle = f"{median(seconds):.1f}" if seconds else "—"
-    return f"| {name} | {len(tried)} | {caught} | {by_own_tests} | {rate} | {middle} |"
+    cells = [name, len(tried), by_suite, len(seconds) - by_suite, *rates, middle]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _rate(caught: int, tried: int) -> str:
+    low, high = confidence_interval(caught, tried)
+    return f"{caught / tried:.1%} ({low:.1%} to {high:.1%})"
 
 
 def _entry(mutant: Mutant) -> str:

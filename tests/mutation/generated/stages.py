@@ -25,7 +25,10 @@ from ..patches import CHECKOUT
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the suite, which pytest's arguments choose, on so many ranks; or files of the project's own tests."""
+    """A part of the suite, which pytest's arguments choose, on so many ranks; or the project's own tests.
+
+    Their files and folders are given relative to tests/native, and pytest's arguments may choose among them.
+    """
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -53,6 +56,47 @@ last is not the suite, which users have, but a part of the project's own tests."
 
 SUITE = STAGES[:-1]
 
+_OF_CHECKS = ("test_thresholds.py", "test_parity.py", "test_instruments.py", "test_children.py")
+
+OF_PACKAGE = {
+    "top level, binding": ("test_trainer.py", "test_library.py", "test_bad_input.py", "test_environment.py"),
+    "checks": _OF_CHECKS,
+    "checks/dependencies": _OF_CHECKS,
+    "checks/kernels": ("test_libm.py", "test_thresholds.py"),
+    "probe": ("../probe",),
+    "scenario": ("test_scenarios.py",),
+    "processes": ("../processes", "../ranks"),
+    "files": ("test_bad_input.py", "test_saving.py", "test_cli.py", "test_transformers.py"),
+    "golden": ("test_llmc.py", "test_record.py", "test_cli_parity.py"),
+    "traces": ("test_trace.py", "test_printing.py"),
+    "report": ("../report", "../plugin/test_report.py"),
+    "speed": ("test_bench.py", "test_against.py", "test_gate.py", "../gate"),
+    "predict": ("test_predict.py", "../ranks/test_predict.py"),
+    "commands": tuple(f"test_{name}.py" for name in "cli cli_parity cli_train bench predict trace printing".split()),
+    "data, training": ("test_cli_train.py", "test_demo.py", "test_saving.py", "../ranks/test_training.py"),
+    "pytest_plugin, suite": ("../plugin",),
+}
+"""By stratum of the package, the project's own tests besides the unit tests."""
+
+_OF_CHECKOUT = {f"test_{name}.py" for name in ("types", "site", "documentation", "ci_files")}
+"""Unit tests that read the checkout, where no mutant is."""
+
+
+def stages_of_package(folder: str, module: str) -> list[Stage]:
+    """Return the stages of a mutant of a module; the unit tests that name the module come first."""
+    unit = [path for path in sorted((CHECKOUT / "tests" / "unit").glob("test_*.py")) if path.name not in _OF_CHECKOUT]
+    unit.sort(key=lambda path: module not in path.read_text("utf-8"))
+    suite = {stage.name: stage for stage in SUITE}
+    return [
+        Stage("unit tests", ("-n", "2"), files=tuple(f"../unit/{path.name}" for path in unit)),
+        suite["quick"],
+        suite["two ranks, quick"],
+        Stage(f"tests of {folder}", files=OF_PACKAGE[folder]),
+        suite["suite"],
+        suite["two ranks, suite"],
+    ]
+
+
 MEMORY_BYTES = 8 << 30
 """Address space of one process. The unchanged library needs less than 3 GiB of it, most of which is never touched."""
 
@@ -62,6 +106,14 @@ _CHECK_SECONDS = 60
 """For one check."""
 
 _STAGE_SECONDS = 1800.0
+_LEAST_SECONDS = 300.0
+_SLOWER = 5
+"""A stage that takes so many times as long as without a mutant, and `_LEAST_SECONDS`, is ended."""
+
+_ONLY_TEMPORARY = 'mount --bind /tmp /tmp && mount --bind "$0" "$0" && mount -o remount,bind,ro / && "$@"; exit $?'
+_APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", _ONLY_TEMPORARY)
+"""A mutant of the package could kill any process and remove any file. So it sees only its own processes, which end
+together, and it can write only below /tmp and the directory of the run."""
 
 
 class Outcome(NamedTuple):
@@ -72,6 +124,9 @@ class Outcome(NamedTuple):
     finding: str
     seconds: float
 
+
+NO_END = "no test's end"
+"""The test of an outcome where none has failed, but the stage has."""
 
 TIMED = "handle_reuse"
 """A test that compares times. On a busy machine it can fail without a defect."""
@@ -97,12 +152,16 @@ class Workplace:
         For these folders.
     builder
         The unchanged library.
+    apart
+        Whether what runs is kept apart from other processes and from the machine's files, which root may do.
     """
 
-    def __init__(self, directory: Path, builder: Builder) -> None:
+    def __init__(self, directory: Path, builder: Builder, *, apart: bool = False) -> None:
+        self._apart = apart
         self._directory = directory
         self._builder = builder
         self._starpu = directory / "starpu"
+        self._limits: dict[str, float] = {}
         self.package = directory / "package"
         headers = ("native/include", "native/src/kernels", "native/probe")
         for part in ("starpullm", *headers):  # the checkout may change meanwhile
@@ -120,16 +179,23 @@ class Workplace:
         """
         outcome = self.try_mutant(stage, self._builder.library, level, keep=True)
         if outcome.test:
-            raise RuntimeError(f"{stage.name}: the unchanged library does not pass: {outcome}")
+            raise RuntimeError(f"{stage.name}: the unchanged sources do not pass: {outcome}")
+        limit = max(_LEAST_SECONDS, _SLOWER * outcome.seconds, self._limits.get(stage.name, 0))
+        self._limits[stage.name] = min(limit, _STAGE_SECONDS)
 
-    def try_mutant(self, stage: Stage, library: Path, level: str | None = None, *, keep: bool = False) -> Outcome:
+    def try_mutant(
+        self, stage: Stage, library: Path, level: str | None = None, package: Path | None = None, *, keep: bool = False
+    ) -> Outcome:
         """Run a stage until a test fails; again if it may be the machine that was slow."""
         folder = Path(tempfile.mkdtemp(prefix="mutant-", dir=self._directory))
         try:
             shutil.copytree(self._starpu, folder / "starpu")
-            environment = self._environment(library, level, folder)
+            environment = self._environment(library, level, package or self.package, folder)
             outcome = self._run_pytest(stage, environment, folder)
-            if outcome.test.startswith(TIMED):
+            of_project = (
+                self._apart and stage.files and outcome.test != NO_END
+            )  # some of these tests wait a second only
+            if outcome.test.startswith(TIMED) or (outcome.test and of_project):
                 outcome = self._run_pytest(stage, environment, folder)
             if keep:
                 shutil.copytree(folder / "starpu", self._starpu, dirs_exist_ok=True)
@@ -137,7 +203,7 @@ class Workplace:
             shutil.rmtree(folder, ignore_errors=True)  # with whatever a mutant has left there
         return outcome
 
-    def _environment(self, library: Path, level: str | None, folder: Path) -> dict[str, str]:
+    def _environment(self, library: Path, level: str | None, package: Path, folder: Path) -> dict[str, str]:
         environment = {
             "STARPULLM_LIB": str(library),
             "STARPULLM_LOCK": str(self._directory / "lock"),
@@ -146,7 +212,7 @@ class Workplace:
             "HWLOC_SYNTHETIC": "numa:1 core:2 pu:1",
             "OMP_WAIT_POLICY": "passive",  # on a busy machine threads that spin wait for those that do not run
             "OPENBLAS_NUM_THREADS": "1",
-            "PYTHONPATH": str(self.package),
+            "PYTHONPATH": str(package),
             "PYTHONDONTWRITEBYTECODE": "1",
             "COLUMNS": "1000",  # of pytest's lines, which have the reasons
         }
@@ -158,21 +224,22 @@ class Workplace:
         arguments = [*load_plugin(), *UNUSED, "-x", "-q", "-rfE", "--color=no", "-p", "no:cacheprovider"]
         if stage.files:
             files = [str(CHECKOUT / "tests" / "native" / name) for name in stage.files]
-            arguments += ["--timeout=120", "--timeout-method=thread", *files]
+            arguments += ["--timeout=120", "--timeout-method=thread", *stage.arguments, *files]
         else:
             arguments += ["--starpullm-strict", "--starpullm-time-limit", str(_CHECK_SECONDS), *stage.arguments]
             arguments += ["--pyargs", "starpullm.suite"]
         ranks = mpirun_here(stage.ranks, (), os.environ["PATH"]) if stage.ranks > 1 else []
         arguments += ["--starpullm-over-ranks"] if ranks else []
-        command = ["env", "-C", str(folder), *ranks, sys.executable, "-P", "-m", "pytest", *arguments]
-        ending = run_job(Job(command, _STAGE_SECONDS, None, environment))
+        apart = [*_APART, str(self._directory)] if self._apart else []
+        command = ["env", "-C", str(folder), *apart, *ranks, sys.executable, "-P", "-m", "pytest", *arguments]
+        ending = run_job(Job(command, self._limits.get(stage.name, _STAGE_SECONDS), None, environment))
         seconds = round(ending.seconds, 1)
         if isinstance(ending, Completed):
             return Outcome(stage.name, "", "", seconds)
         failed = re.search(r"^(?:FAILED|ERROR) \S*?([^/:\s]+)(?: - (.*))?$", ending.stdout, re.MULTILINE)
         if failed:
             return Outcome(stage.name, failed[1], (failed[2] or "")[:80], seconds)
-        return Outcome(stage.name, "no test's end", _reason(ending), seconds)
+        return Outcome(stage.name, NO_END, _reason(ending), seconds)
 
 
 def machine_of(library: Path, level: str | None = None) -> dict[str, Any] | None:
