@@ -24,7 +24,7 @@ BUILD = CHECKOUT / ".cache" / "build" / "release"
 """Where the unchanged library is built, as for the C tests; later runs build only what has changed since."""
 
 _LIBRARY = "libstarpullm.so"
-_OTHERS = tuple(f"libstarpullm_{name}.so" for name in ("allocations", "plain", "probe"))
+_OTHERS = ("libstarpullm_allocations.so", "libstarpullm_plain.so", "probe/libstarpullm_probe.so")
 _BUILD_SECONDS = 300.0
 
 

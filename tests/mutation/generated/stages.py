@@ -85,10 +85,13 @@ _OF_CHECKOUT = {f"test_{name}.py" for name in ("types", "site", "documentation",
 def stages_of_package(folder: str, module: str) -> list[Stage]:
     """Return the stages of a mutant of a module; the unit tests that name the module come first."""
     unit = [path for path in sorted((CHECKOUT / "tests" / "unit").glob("test_*.py")) if path.name not in _OF_CHECKOUT]
-    unit.sort(key=lambda path: module not in path.read_text("utf-8"))
+    package, _, name = module.rpartition(".")
+    named = re.compile(rf"{package}(\.| import .*\b){name}\b")
+    unit.sort(key=lambda path: named.search(path.read_text("utf-8")) is None)
+    chosen = ("-n", "2", "-k", "not two_gigabytes")  # of `FILE_BYTES`
     suite = {stage.name: stage for stage in SUITE}
     return [
-        Stage("unit tests", ("-n", "2"), files=tuple(f"../unit/{path.name}" for path in unit)),
+        Stage("unit tests", chosen, files=tuple(f"../unit/{path.name}" for path in unit)),
         suite["quick"],
         suite["two ranks, quick"],
         Stage(f"tests of {folder}", files=OF_PACKAGE[folder]),
