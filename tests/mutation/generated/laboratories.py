@@ -48,7 +48,7 @@ class Laboratory(ABC):
         self._workplace = workplace
         self._results = results
         self._seed = seed
-        self._measured: set[tuple[str, str | None]] = set()
+        self._measured: set[tuple[Stage, str | None]] = set()
         self._orders: dict[Stratum, list[Candidate]] = {}
         self._originals: dict[str, str] = {}
 
@@ -74,9 +74,9 @@ class Laboratory(ABC):
         """Run the stages until one catches the mutant; each is first run without a mutant."""
         for stage in self._stages(mutant.candidate, stratum):
             level = stratum.level if stage is STAGES[0] else None
-            if (stage.name, level) not in self._measured:
+            if (stage, level) not in self._measured:
                 self._workplace.measure(stage, level)
-                self._measured.add((stage.name, level))
+                self._measured.add((stage, level))
             outcome = self._try(stage, stratum.level, built)
             mutant.outcomes.append(outcome)
             print(f"{mutant.stratum} {mutant.position}: {outcome}", flush=True)

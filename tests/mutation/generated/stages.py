@@ -82,21 +82,26 @@ _OF_CHECKOUT = {f"test_{name}.py" for name in ("types", "site", "documentation",
 """Unit tests that read the checkout, where no mutant is."""
 
 
+_MODULE_FILES = 8
+
+
 def stages_of_package(folder: str, module: str) -> list[Stage]:
-    """Return the stages of a mutant of a module; the unit tests that name the module come first."""
+    """Return the stages of a mutant of a module; first come a few files of unit tests that name the module."""
     unit = [path for path in sorted((CHECKOUT / "tests" / "unit").glob("test_*.py")) if path.name not in _OF_CHECKOUT]
     package, _, name = module.rpartition(".")
     named = re.compile(rf"{package}(\.| import .*\b){name}\b")
-    unit.sort(key=lambda path: named.search(path.read_text("utf-8")) is None)
+    of_module = [path for path in unit if named.search(path.read_text("utf-8"))][:_MODULE_FILES]
     suite = {stage.name: stage for stage in SUITE}
-    return [
-        Stage("unit tests", ("-n", "2"), files=tuple(f"../unit/{path.name}" for path in unit)),
+    stages = [
+        Stage("unit tests of the module", files=tuple(f"../unit/{path.name}" for path in of_module)),
         suite["quick"],
+        Stage("unit tests", ("-n", "2"), files=tuple(f"../unit/{path.name}" for path in unit)),
         suite["two ranks, quick"],
         Stage(f"tests of {folder}", files=OF_PACKAGE[folder]),
         suite["suite"],
         suite["two ranks, suite"],
     ]
+    return stages if of_module else stages[1:]
 
 
 MEMORY_BYTES = 8 << 30
@@ -164,7 +169,7 @@ class Workplace:
         self._directory = directory
         self._builder = builder
         self._starpu = directory / "starpu"
-        self._limits: dict[str, float] = {}
+        self._limits: dict[Stage, float] = {}
         self.package = directory / "package"
         headers = ("native/include", "native/src/kernels", "native/probe")
         for part in ("starpullm", *headers):  # the checkout may change meanwhile
@@ -183,8 +188,8 @@ class Workplace:
         outcome = self.try_mutant(stage, self._builder.library, level, keep=True)
         if outcome.test:
             raise RuntimeError(f"{stage.name}: the unchanged sources do not pass: {outcome}")
-        limit = max(_LEAST_SECONDS, _SLOWER * outcome.seconds, self._limits.get(stage.name, 0))
-        self._limits[stage.name] = min(limit, _STAGE_SECONDS)
+        limit = max(_LEAST_SECONDS, _SLOWER * outcome.seconds, self._limits.get(stage, 0))
+        self._limits[stage] = min(limit, _STAGE_SECONDS)
 
     def try_mutant(
         self, stage: Stage, library: Path, level: str | None = None, package: Path | None = None, *, keep: bool = False
@@ -235,7 +240,7 @@ class Workplace:
         arguments += ["--starpullm-over-ranks"] if ranks else []
         apart = [*_APART, str(self._directory)] if self._apart else []
         command = ["env", "-C", str(folder), *apart, *ranks, sys.executable, "-P", "-m", "pytest", *arguments]
-        ending = run_job(Job(command, self._limits.get(stage.name, _STAGE_SECONDS), None, environment))
+        ending = run_job(Job(command, self._limits.get(stage, _STAGE_SECONDS), None, environment))
         seconds = round(ending.seconds, 1)
         if isinstance(ending, Completed):
             return Outcome(stage.name, "", "", seconds)
