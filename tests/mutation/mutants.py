@@ -71,11 +71,12 @@ class Builder:
         shutil.copy2(BUILD / _LIBRARY, self.library)
 
     def install_others(self, package: Path) -> None:
-        """Put the libraries that checks use beside the library where a copy of the package starpullm finds them."""
+        """Put the libraries that checks use beside the library, and where a copy of the package finds them."""
         _run(["ninja", *_OTHERS], BUILD)
         (package / "lib").mkdir()
         for name in _OTHERS:
             shutil.copy2(BUILD / name, package / "lib")
+            shutil.copy2(BUILD / name, self.library.parent)
 
     def build(self, change: Change, *, refuse_warnings: bool = False) -> Path:
         """Return the library with a change.
