@@ -74,15 +74,17 @@ OF_PACKAGE = {
     "predict": ("test_predict.py", "../ranks/test_predict.py"),
     "commands": tuple(f"test_{name}.py" for name in "cli cli_parity cli_train bench predict trace printing".split()),
     "data, training": ("test_cli_train.py", "test_demo.py", "test_saving.py", "../ranks/test_training.py"),
-    "pytest_plugin, suite": ("../plugin",),
+    "pytest_plugin, suite": tuple(
+        f"../plugin/test_{name}.py" for name in "isolation options messages lost report strangers waiting ranks".split()
+    ),
 }
-"""By stratum of the package, the project's own tests besides the unit tests: those that `MEMORY_BYTES` let pass."""
+"""By stratum of the package, the project's own tests besides the unit tests; a browser needs more than `MEMORY_BYTES`."""
 
 _OF_CHECKOUT = {f"test_{name}.py" for name in ("types", "site", "documentation", "ci_files")}
 """Unit tests that read the checkout, where no mutant is."""
 
-
 _MODULE_FILES = 8
+"""At most; more take as long as all unit tests."""
 
 
 def stages_of_package(folder: str, module: str) -> list[Stage]:
@@ -92,12 +94,13 @@ def stages_of_package(folder: str, module: str) -> list[Stage]:
     named = re.compile(rf"{package}(\.| import .*\b){name}\b")
     of_module = [path for path in unit if named.search(path.read_text("utf-8"))][:_MODULE_FILES]
     suite = {stage.name: stage for stage in SUITE}
+    no_limit = ("-k", "not takes_longer")  # a busy machine exceeds the limit of that test
     stages = [
         Stage("unit tests of the module", files=tuple(f"../unit/{path.name}" for path in of_module)),
         suite["quick"],
         Stage("unit tests", ("-n", "2"), files=tuple(f"../unit/{path.name}" for path in unit)),
         suite["two ranks, quick"],
-        Stage(f"tests of {folder}", files=OF_PACKAGE[folder]),
+        Stage(f"tests of {folder}", no_limit, files=OF_PACKAGE[folder]),
         suite["suite"],
         suite["two ranks, suite"],
     ]
