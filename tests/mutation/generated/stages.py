@@ -78,7 +78,7 @@ OF_PACKAGE = {
         f"../plugin/test_{name}.py" for name in "isolation options messages lost report strangers waiting ranks".split()
     ),
 }
-"""By stratum of the package, the project's own tests besides the unit tests; a browser needs more than `MEMORY_BYTES`."""
+"""By stratum of the package, the project's own tests besides the unit tests; no browser, which needs more memory."""
 
 _OF_CHECKOUT = {f"test_{name}.py" for name in ("types", "site", "documentation", "ci_files")}
 """Unit tests that read the checkout, where no mutant is."""
