@@ -83,6 +83,9 @@ OF_PACKAGE = {
 _OF_CHECKOUT = {f"test_{name}.py" for name in ("types", "site", "documentation", "ci_files")}
 """Unit tests that read the checkout, where no mutant is."""
 
+_CHOSEN = "not takes_longer and not (test_ranks and test_suite) and not concern_no_test_of_a_stranger"
+"""Without two tests whose time limits a busy machine exceeds, and one that the name of a job's directory disturbs."""
+
 _MODULE_FILES = 8
 """At most; more take as long as all unit tests."""
 
@@ -94,13 +97,12 @@ def stages_of_package(folder: str, module: str) -> list[Stage]:
     named = re.compile(rf"{package}(\.| import .*\b){name}\b")
     of_module = [path for path in unit if named.search(path.read_text("utf-8"))][:_MODULE_FILES]
     suite = {stage.name: stage for stage in SUITE}
-    no_limit = ("-k", "not takes_longer")  # a busy machine exceeds the limit of that test
     stages = [
         Stage("unit tests of the module", files=tuple(f"../unit/{path.name}" for path in of_module)),
         suite["quick"],
         Stage("unit tests", ("-n", "2"), files=tuple(f"../unit/{path.name}" for path in unit)),
         suite["two ranks, quick"],
-        Stage(f"tests of {folder}", no_limit, files=OF_PACKAGE[folder]),
+        Stage(f"tests of {folder}", ("-k", _CHOSEN), files=OF_PACKAGE[folder]),
         suite["suite"],
         suite["two ranks, suite"],
     ]
