@@ -1,6 +1,6 @@
 """The plugin beside the other plugins that its users have: the real packages, in one pytest, in two workers, on ranks.
 
-Each run is shared by the tests that read what it has written.
+Each run is one test, because two workers of pytest-xdist would make a shared one twice.
 """
 
 from __future__ import annotations
@@ -170,109 +170,74 @@ def run_pytest(directory: Path, source: str, *words: str, before: tuple[str, ...
     return Ended(pytest.LineMatcher((ended.stdout + ended.stderr).splitlines()), project)
 
 
-@pytest.fixture(scope="module")
-def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """A run on two ranks."""
-    words = ("--with-mpi", "--starpullm-over-ranks", "--reruns=1", "--only-rerun=assert", "--benchmark-autosave")
-    return run_pytest(tmp_path_factory.mktemp("ranks"), ON_RANKS, *words, before=mpirun())
-
-
-@pytest.fixture(scope="module", params=[(), ("-n", "2")], ids=["one", "workers"])
-def checked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """A run of checks, in one process or in two workers of pytest-xdist."""
-    words = ("--starpullm-partition=1x1", "--starpullm-report=report.json", "--reruns=1", "--only-rerun=count: failed")
-    return run_pytest(tmp_path_factory.mktemp("checks"), CHECKS, *words, *request.param)
-
-
-class TestOnRanks:
+def test_on_ranks(tmp_path: Path) -> None:
     """Ranks above 0 write nothing and fail nowhere, and all ranks agree."""
-
-    def test_rerunfailures(self, on_ranks: Ended) -> None:
-        """A test that fails on one rank is repeated on all."""
-        on_ranks.lines.fnmatch_lines_random(
-            [
-                "*::test_flaky_on_one RERUN*",
-                "*::test_flaky_on_one PASSED*",
-                "*::test_flaky_alone RERUN*",
-                "*::test_flaky_alone PASSED*",
-                "*= 1 failed, 11 passed, 1 xfailed, 2 rerun in *",
-            ]
-        )
-
-    def test_randomly(self, on_ranks: Ended) -> None:
-        """All ranks have one order, or the run would have been refused."""
-        on_ranks.lines.fnmatch_lines(["Using --randomly-seed=*", "collect* 13 items*"])
-
-    def test_cov(self, on_ranks: Ended) -> None:
-        """Each line of the library ran on some rank."""
-        on_ranks.lines.fnmatch_lines(["measured.py * 6 * 0 * 100%"])
-        assert [path.name for path in on_ranks.directory.glob(".coverage*")] == [".coverage"]
-
-    def test_timeout(self, on_ranks: Ended) -> None:
-        on_ranks.lines.fnmatch_lines(["*Failed: Timeout (>0.2s) from pytest-timeout."])
-
-    def test_benchmark(self, on_ranks: Ended) -> None:
-        """Only rank 0 stores a record."""
-        assert len(list(on_ranks.directory.glob(".benchmarks/*/*.json"))) == 1
-
-    def test_mpi(self, on_ranks: Ended) -> None:
-        """pytest-mpi's own summary is printed once."""
-        on_ranks.lines.fnmatch_lines(["*= MPI Information =*", "rank: 0", "size: 2"])
-        assert sum("MPI Information" in line for line in on_ranks.lines.lines) == 1
-
-    def test_junit(self, on_ranks: Ended) -> None:
-        """A test that runs on several ranks is one test."""
-        root = ElementTree.parse(on_ranks.directory / "junit.xml").getroot()
-        [suite] = root.iter("testsuite")
-        assert (suite.attrib["failures"], suite.attrib["errors"]) == ("1", "0")
-        assert "test_all" in on_ranks.testcases()
+    words = ("--with-mpi", "--starpullm-over-ranks", "--reruns=1", "--only-rerun=assert", "--benchmark-autosave")
+    ended = run_pytest(tmp_path, ON_RANKS, *words, before=mpirun())
+    # pytest-randomly: all ranks have one order, or the run would have been refused.
+    ended.lines.fnmatch_lines(["Using --randomly-seed=*", "collect* 13 items*"])
+    # pytest-rerunfailures: a test that fails on one rank is repeated on all.
+    ended.lines.fnmatch_lines_random(
+        [
+            "*::test_flaky_on_one RERUN*",
+            "*::test_flaky_on_one PASSED*",
+            "*::test_flaky_alone RERUN*",
+            "*::test_flaky_alone PASSED*",
+            "*= 1 failed, 11 passed, 1 xfailed, 2 rerun in *",
+        ]
+    )
+    ended.lines.fnmatch_lines(["*Failed: Timeout (>0.2s) from pytest-timeout."])
+    # pytest-cov: each line of the library ran on some rank.
+    ended.lines.fnmatch_lines(["measured.py * 6 * 0 * 100%"])
+    assert [path.name for path in ended.directory.glob(".coverage*")] == [".coverage"]
+    # pytest-benchmark: only rank 0 stores a record.
+    assert len(list(ended.directory.glob(".benchmarks/*/*.json"))) == 1
+    # pytest-mpi's own summary is printed once.
+    ended.lines.fnmatch_lines(["*= MPI Information =*", "rank: 0", "size: 2"])
+    assert sum("MPI Information" in line for line in ended.lines.lines) == 1
+    # JUnit: a test that runs on several ranks is one test.
+    [suite] = ElementTree.parse(ended.directory / "junit.xml").getroot().iter("testsuite")
+    assert (suite.attrib["failures"], suite.attrib["errors"]) == ("1", "0")
+    assert "test_all" in ended.testcases()
 
 
-class TestChecks:
-    """Checks of the plugin, in one process and in workers of pytest-xdist."""
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one", "workers"])
+def test_checks(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    """Checks of the plugin, in one process or in two workers of pytest-xdist."""
+    words = ("--starpullm-partition=1x1", "--starpullm-report=report.json", "--reruns=1", "--only-rerun=count: failed")
+    ended = run_pytest(tmp_path, CHECKS, *words, *workers)
+    ended.lines.fnmatch_lines(["*= 2 failed, 4 passed, 1 rerun in *"])
+    # Its time limit ends a check, whose reply the next check doesn't get.
+    ended.lines.fnmatch_lines(["*Failed: Timeout (>2.0s) from pytest-timeout."])
+    ended.lines.fnmatch_lines(["measured.py * 6 *"])
+    assert_repeated_once(ended)
+    cases = ended.testcases()
+    assert cases["test_after"] == {
+        "starpullm.family": "other",
+        "starpullm.placement": "1x1 lws",
+        "starpullm.count.verdict": "passed",
+        "starpullm.count.compared": "5",
+        "starpullm.count.limit": "0",
+    }
+    assert cases["test_flaky"]["starpullm.reruns"] == "1"
+    assert cases["test_flaky"]["starpullm.count.verdict"] == "passed"
+    found = ("verdict", "compared", "ulps_of_first", "ulps_at_most")
+    wrong = [cases["test_wrong"][f"starpullm.bit_stability.{name}"] for name in found]
+    assert wrong == ["failed", "1", "1", "1"]
+    assert cases["test_stranger"] == {"own": "kept"}
 
-    def test_outcomes(self, checked: Ended) -> None:
-        checked.lines.fnmatch_lines(["*= 2 failed, 4 passed, 1 rerun in *"])
 
-    def test_rerunfailures(self, checked: Ended) -> None:
-        """A check that passes only when it is repeated is counted once, and told as such."""
-        checked.lines.fnmatch_lines(
-            [
-                "other *1x1 lws *2 passed, 2 failed, 1 of them only after reruns *",
-                "flaky: test_it.py::test_flaky* passed after 1 rerun; before: count: failed: as told",
-            ]
-        )
-        report = json.loads((checked.directory / "report.json").read_text())
-        [flaky] = [test for test in report["tests"] if "flaky" in test["test"]]
-        assert (flaky["outcome"], flaky["reruns"]) == ("passed", 1)
-        assert flaky["repeated"] == ["count: failed: as told"]
-        assert [of["outcome"] for of in flaky["results"]] == ["passed"]
-        assert sorted(test["reruns"] for test in report["tests"]) == [0, 0, 0, 1]
-
-    def test_timeout(self, checked: Ended) -> None:
-        """Its time limit ends a check, whose reply the next check doesn't get."""
-        checked.lines.fnmatch_lines(["*Failed: Timeout (>2.0s) from pytest-timeout."])
-        assert checked.testcases()["test_after"]["starpullm.count.compared"] == "5"
-
-    def test_cov(self, checked: Ended) -> None:
-        checked.lines.fnmatch_lines(["measured.py * 6 *"])
-
-    def test_junit_properties(self, checked: Ended) -> None:
-        cases = checked.testcases()
-        assert cases["test_after"] == {
-            "starpullm.family": "other",
-            "starpullm.placement": "1x1 lws",
-            "starpullm.count.verdict": "passed",
-            "starpullm.count.compared": "5",
-            "starpullm.count.limit": "0",
-        }
-        assert cases["test_flaky"]["starpullm.reruns"] == "1"
-        assert cases["test_flaky"]["starpullm.count.verdict"] == "passed"
-        wrong = cases["test_wrong"]
-        assert wrong["starpullm.bit_stability.verdict"] == "failed"
-        assert wrong["starpullm.bit_stability.compared"] == "1"
-        assert (wrong["starpullm.bit_stability.ulps_of_first"], wrong["starpullm.bit_stability.ulps_at_most"]) == (
-            "1",
-            "1",
-        )
-        assert cases["test_stranger"] == {"own": "kept"}
+def assert_repeated_once(ended: Ended) -> None:
+    """A check that passes only when it is repeated is counted once, and told as such."""
+    ended.lines.fnmatch_lines(
+        [
+            "other *1x1 lws *2 passed, 2 failed, 1 of them only after reruns *",
+            "flaky: test_it.py::test_flaky* passed after 1 rerun; before: count: failed: as told",
+        ]
+    )
+    report = json.loads((ended.directory / "report.json").read_text())
+    [flaky] = [test for test in report["tests"] if "flaky" in test["test"]]
+    assert (flaky["outcome"], flaky["reruns"]) == ("passed", 1)
+    assert flaky["repeated"] == ["count: failed: as told"]
+    assert [of["outcome"] for of in flaky["results"]] == ["passed"]
+    assert sorted(test["reruns"] for test in report["tests"]) == [0, 0, 0, 1]
