@@ -116,12 +116,12 @@ def plans_of_pipelines(comm: Comm, checkpoint: str) -> None:
             ("1f1b", "block", "ordered"),
             ("zero-bubble", "block", "ordered"),
         ):
-            options: dict[str, Any] = {"batch_size": 6, "seq_len": T, "sub_batches": 6, "stages": 2}
+            options: dict[str, Any] = {"batch_size": 4, "seq_len": T, "sub_batches": 4, "stages": 2}
             options |= {"schedule": schedule, "gradient_buffers": buffers, "reduction": reduction}
             plan = make_plan(config, ranks=comm.Get_size(), steps=2, **options)
             with Trainer(runtime, checkpoint, **options, trace=True) as trainer:
                 for number in range(2):
-                    trainer.submit(*generate_tokens(1, number, 6, T, 61))
+                    trainer.submit(*generate_tokens(1, number, 4, T, 61))
                 print(same_tasks(plan.trace, trainer.trace()), len(plan.trace) > 500)
 
 
