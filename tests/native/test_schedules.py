@@ -27,6 +27,7 @@ from starpullm.trainer import Trainer
 from .children import run_function
 
 TINY, GPT2 = MODELS["tiny"], MODELS["gpt2"]
+FOUR = replace(GPT2, num_layers=4)
 
 
 def plan_of(config: ModelConfig = TINY, *, stages: int | Sequence[int] = 2, **options: Any) -> Plan:
@@ -215,11 +216,11 @@ def test_bytes_of_ranks(stages: tuple[int, ...], schedule: str, sets: int, worke
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("replicas", [2, 3])
-@pytest.mark.parametrize("stages", [(12,), (9, 3), (4, 4, 4, 0)])
+@pytest.mark.parametrize("stages", [(4,), (3, 1), (2, 1, 1, 0)])
 def test_bytes_of_replicas(stages: tuple[int, ...], replicas: int, schedule: str) -> None:
     """Beside a copy of what one pipeline has, m and v are shared by the ranks with the same stage."""
-    one = plan_of(GPT2, stages=stages, schedule=schedule, workers=1).bytes_of_ranks()
-    plan = plan_of(GPT2, stages=stages, schedule=schedule, ranks=len(stages) * replicas, weight_gradient_tiles=1)
+    one = plan_of(FOUR, stages=stages, schedule=schedule, workers=1).bytes_of_ranks()
+    plan = plan_of(FOUR, stages=stages, schedule=schedule, ranks=len(stages) * replicas, weight_gradient_tiles=1)
     of_ranks = plan.bytes_of_ranks().reshape(replicas, len(stages))
     mean_losses = 2 * 4 * (replicas - 1)  # the first replica has them
     for stage in range(len(stages)):
@@ -233,11 +234,11 @@ def test_bytes_of_replicas(stages: tuple[int, ...], replicas: int, schedule: str
 
 @pytest.mark.parametrize("reduction", ["ordered", "tree"])
 @pytest.mark.parametrize("replicas", [1, 2, 3])
-@pytest.mark.parametrize("stages", [(12,), (9, 3), (4, 4, 4, 0)])
+@pytest.mark.parametrize("stages", [(4,), (3, 1), (2, 1, 1, 0)])
 def test_messages_of_replicas(stages: tuple[int, ...], replicas: int, reduction: str) -> None:
     """By formula: activations and their gradients in a pipeline, sums from replica to replica, and new values."""
     last, ranks, sub_batches = len(stages) - 1, len(stages) * replicas, 4 * replicas
-    plan = plan_of(GPT2, stages=stages, ranks=ranks, reduction=reduction, weight_gradient_tiles=1)
+    plan = plan_of(FOUR, stages=stages, ranks=ranks, reduction=reduction, weight_gradient_tiles=1)
     work = work_of(plan.trace, plan.owners, ranks)
     weights, owners = (
         elements(plan, "params/"),
@@ -245,7 +246,7 @@ def test_messages_of_replicas(stages: tuple[int, ...], replicas: int, reduction:
     )
     model, wte = sum(weights.values()), weights["wte"]
     two_stages, others = int(last > 0), replicas - 1
-    boundaries = 2 * last * sub_batches * 8 * GPT2.channels
+    boundaries = 2 * last * sub_batches * 8 * FOUR.channels
     values = others * model + two_stages * replicas * wte
     losses = 2 * 4 * others + ranks - 1
     if reduction == "ordered":
@@ -274,7 +275,7 @@ def test_values_of_a_plan(schedule: str, options: dict[str, Any], replicas: int)
 
 
 @pytest.mark.parametrize("scheduler", ["prio", "lws"])
-@pytest.mark.parametrize(("stages", "sub_batches"), [(2, 4), (3, 6), (4, 8), (4, 12)])
+@pytest.mark.parametrize(("stages", "sub_batches"), [(2, 4), (3, 6), (4, 7)])
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_bubble(stages: int, sub_batches: int, blocks: int, scheduler: str) -> None:
     """Without a clock: each task of a block takes as long as any other, and a worker of each rank runs them."""
@@ -296,7 +297,7 @@ def test_bubble(stages: int, sub_batches: int, blocks: int, scheduler: str) -> N
     for schedule, buffers in product(("gpipe", "1f1b"), ("shared", "block")):
         makespan, (b, w, f) = length(schedule, buffers)
         assert makespan <= (m + before) * (f + b + w)
-    assert length("1f1b", "block")[0] == m * (f + b + w) + before * (f + b)
+    assert makespan == m * (f + b + w) + before * (f + b)
     assert length("zero-bubble", "block")[0] == m * (f + b + w) + before * f
 
 
