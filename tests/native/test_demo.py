@@ -16,7 +16,7 @@ from starpullm.training import demo
 
 from .children import TWO_CORES, names_in, run_function
 
-STEPS = 400
+STEPS = 100
 
 
 def short_demo(folder: str) -> tuple[int, str, str]:
@@ -25,13 +25,12 @@ def short_demo(folder: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-@pytest.mark.timeout(200)
 def test_demo(tmp_path: Path) -> None:
     folder = tmp_path / "results"
-    status, output, errors = run_function(short_demo, folder, timeout=180, environment=TWO_CORES)
+    status, output, errors = run_function(short_demo, folder, timeout=100, environment=TWO_CORES)
     assert (status, errors) == (0, "")
     losses = [float(loss) for loss in re.findall(r"^  step +\d+: loss (\S+)$", output, re.MULTILINE)]
-    assert len(losses) == 5
+    assert len(losses) == 2
     assert losses[0] == pytest.approx(math.log(257), rel=0.05)
     assert losses[-1] < 0.7 * losses[0]
     assert f"losses of all {STEPS} steps: the same bits" in output
