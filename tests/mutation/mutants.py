@@ -21,7 +21,8 @@ from typing import Protocol
 from .patches import CHECKOUT, PatchError, read_patch
 
 BUILD = CHECKOUT / ".cache" / "build" / "release"
-"""Where the unchanged library is built, as for the C tests; later runs build only what has changed since."""
+"""Where the unchanged library is built, as for the C tests; later runs build only what has changed since. Tox has
+installed the package from there, with the same options, so that nothing is compiled twice."""
 
 _LIBRARY = "libstarpullm.so"
 _OTHERS = ("libstarpullm_allocations.so", "libstarpullm_plain.so", "probe/libstarpullm_probe.so")
@@ -59,7 +60,7 @@ class Builder:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # Another value of an option than tests/native/test_ctest.py has would compile all files again.
+        # Another value of an option than tox.ini has would compile all files again.
         _run(["cmake", "--preset", "release", "-DSTARPULLM_WARNINGS_AS_ERRORS=ON"], CHECKOUT / "native")
         _run(["ninja", _LIBRARY], BUILD)
         # From here on the sources in the checkout may change.
