@@ -180,7 +180,7 @@ static void tiles_of_pages(void)
     for (int i = 0; i < 2; i++)
         starpu_matrix_data_register(&tiles[i], STARPU_MAIN_RAM, (uintptr_t)&rows[0][512 * i], 1024, 512, 1024,
                                     sizeof(double));
-    for (int i = 0; i < 300; i++)
+    for (int i = 0; i < 200; i++)
         SUBMIT(&update_corner_codelet, STARPU_RW, tiles[i % 2], STARPU_R, tiles[1 - i % 2]);
     for (int i = 0; i < 2; i++)
         starpu_data_unregister(tiles[i]);
