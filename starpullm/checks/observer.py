@@ -77,7 +77,8 @@ class Observer:
     def share(self) -> Any:
         """Return how many ``handles`` this rank has, has ``submitted`` tasks, and ``exchanged`` with other ranks.
 
-        With ``offload_plan`` ahead, ``planned_written`` and ``planned_read`` are the bytes that a step moves.
+        ``planned_written`` and ``planned_read`` are the bytes that a step moves between memory and disk by a model of
+        them, with the runtime's ``offload_plan``.
         """
         (share,) = prototypes.results("session_share", self._trainer._handle)
         return share

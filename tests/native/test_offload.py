@@ -160,8 +160,8 @@ def memory(field: str) -> int:
     return int(found[1]) << 10
 
 
-def train_large(path: str, folder: str, plan: str) -> tuple[int, list[int], list[int]]:
-    """Return by how much the process grew at most, and the bytes that moved in the last step, and by the plan."""
+def train_large(path: str, folder: str, plan: str, steps: int) -> tuple[int, list[float], list[int]]:
+    """Return by how much the process grew at most, and the bytes of a step: on average after the first, and planned."""
     with Runtime("2x1", offload=folder, memory_limit=LARGE_LIMIT, offload_plan=plan) as runtime:
         before = memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")
@@ -170,34 +170,34 @@ def train_large(path: str, folder: str, plan: str) -> tuple[int, list[int], list
             trainer.step(*tokens)
             trainer.wait()
             first = runtime.offloaded()
-            trainer.step(*tokens)
+            for _ in range(steps):
+                trainer.submit(*tokens)
             trainer.wait()
-            written, read = runtime.offloaded()
+            last = runtime.offloaded()
             share = Observer(trainer).share()
-        moved = [written - first.written, read - first.read]
+        moved = [(last.written - first.written) / steps, (last.read - first.read) / steps]
         return memory("VmHWM") - before, moved, [share.planned_written, share.planned_read]
 
 
 @pytest.mark.timeout(TIME_LIMIT)
 def test_the_limit_is_kept(tmp_path: Path) -> None:
-    """Of about 190 MB. The plan moves less than LRU alone: m and v don't push out parameters.
+    """Of about 190 MB. By the plan less is moved than by LRU alone: m and v don't push out parameters.
 
-    How much less than planned is read depends on how busy the machine is: what was written early, or is to leave, can
-    still be in memory. So the plan is also compared with what LRU alone moves.
+    On a busy machine a single step moves up to a third more or less than planned, and the next one as much less or
+    more: what was written early may still be in memory.
     """
     model = tmp_path / "model.bin"
     generate_checkpoint(model, LARGE, 1)
     moved, planned = {}, {}
-    for plan in ("ahead", "lru"):
+    for plan, steps in (("ahead", 8), ("lru", 1)):
         grown, moved[plan], planned[plan] = run_function(
-            train_large, model, tmp_path, plan, timeout=TIME_LIMIT, environment=TWO_CORES
+            train_large, model, tmp_path, plan, steps, timeout=TIME_LIMIT, environment=TWO_CORES
         )
         assert grown <= LARGE_LIMIT * 1.05, plan
         assert min(moved[plan]) > 0
-    for found, expected, by_lru in zip(moved["ahead"], planned["ahead"], moved["lru"], strict=True):
-        assert found < 1.1 * expected
+    for found, expected, by_lru in zip(moved["ahead"], planned["ahead"], planned["lru"], strict=True):
+        assert 0.9 * expected < found < 1.1 * expected
         assert expected < by_lru
-    assert planned["lru"] == [0, 0]
 
 
 # ---- Refusals ----

@@ -138,6 +138,53 @@ static void follow_plan(struct iteration *iteration, const struct access *access
     }
 }
 
+/* A task without code, which StarPU ends when the data are in memory. It is in order with the other tasks that use
+ * them, so they have their value; and it begins after the one whose plan it is, so they don't come too early. */
+static struct starpu_codelet fetch_codelet = {.where = STARPU_NOWHERE,
+                                              .nbuffers = 1,
+                                              .modes = {STARPU_R},
+                                              .specific_nodes = 1,
+                                              .nodes = {STARPU_MAIN_RAM},
+                                              .name = "fetch"};
+
+/* Before the task is submitted: later it may have ended. */
+static size_t create_fetches(const struct iteration *iteration, struct starpu_task *after, struct starpu_task **created)
+{
+    const struct fetches *fetches = &iteration->plan->fetches;
+    size_t count = 0;
+    for (size_t i = fetches->first[iteration->tasks]; i < fetches->first[iteration->tasks + 1]; i++) {
+        if (!fetches->data[i]->has_value)
+            continue;
+        struct starpu_task *fetch = starpu_task_create();
+        fetch->cl = &fetch_codelet;
+        fetch->sched_ctx = runtime_layout()->context;
+        fetch->handles[0] = fetches->data[i]->handle;
+        starpu_task_declare_deps_array(fetch, 1, &after);
+        created[count++] = fetch;
+    }
+    return count;
+}
+
+static status submit_by_plan(struct starpu_task *starpu_task, struct task *task)
+{
+    struct iteration *iteration = task->iteration;
+    struct starpu_task *fetches[TASK_MAX_ACCESSES];
+    const size_t count =
+        iteration->plan && iteration->plan->fetches.first ? create_fetches(iteration, starpu_task, fetches) : 0;
+    status code = submit(starpu_task, task);
+    for (size_t i = 0; i < count; i++) {
+        const int error = code == STARPULLM_OK ? starpu_task_submit(fetches[i]) : -1;
+        if (!error)
+            continue;
+        if (code == STARPULLM_OK)
+            code = runtime_failure("StarPU refused to fetch data (error %d)", error);
+        fetches[i]->destroy = 0;
+        starpu_task_destroy(fetches[i]);
+    }
+    iteration->tasks++;
+    return code;
+}
+
 status insert_task(struct operation *operation, struct task_place place, struct access *accesses, size_t num_accesses,
                    const union arguments *arguments)
 {
@@ -159,7 +206,7 @@ status insert_task(struct operation *operation, struct task_place place, struct 
     else
         code = transfers_before_task(&starpu_task, operation, place, accesses, num_accesses);
     if (starpu_task)
-        code = submit(starpu_task, task);
+        code = submit_by_plan(starpu_task, task);
     else
         task_destroy(task);
     if (code == STARPULLM_OK && one_rank)

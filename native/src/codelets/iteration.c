@@ -26,7 +26,7 @@ void iteration_open(struct iteration *iteration, int64_t number)
 {
     iteration->number = number;
     iteration->plan = NULL;
-    iteration->accesses = 0;
+    iteration->tasks = iteration->accesses = 0;
     atomic_store(&iteration->unfinished, 1);
 }
 

@@ -17,8 +17,15 @@ status check_tasks(struct failure *failure);
 enum after_access { AFTER_NOTHING, AFTER_WRITE_EARLY, AFTER_LEAVE, AFTER_DROP };
 
 enum { MAX_LEAVING = 64, TASKS_UNTIL_WRITTEN = 16 };
+/* After task t of a step data[first[t]] to data[first[t + 1] - 1] are fetched. */
+struct fetches {
+    size_t *first; /* NULL: none */
+    struct data **data;
+};
+
 struct offload_plan {
     uint8_t *after; /* enum after_access of each access of a step, in order */
+    struct fetches fetches;
     /* The next to leave; a ring of the last ones. */
     struct {
         struct data *data;
@@ -36,7 +43,7 @@ struct iteration {
     struct hold *hold;             /* NULL: tasks may run; needs the recorder */
     bool on_paper;                 /* tasks are recorded and not submitted; needs the recorder */
     struct offload_plan *plan;     /* NULL: nothing follows an access */
-    size_t accesses;               /* so far */
+    size_t tasks, accesses;        /* so far */
     struct failure *failure;       /* of its session's tasks */
     int64_t submitted, exchanged;  /* tasks of this rank; of others, of which it has sent or received data; so far */
     atomic_int unfinished;         /* tasks, and 1 more while tasks are being submitted */

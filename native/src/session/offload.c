@@ -1,15 +1,18 @@
 /* What a session's data do on a disk: the smallest limit that its tasks can run in, and the plan of what is written
- * early or dropped. Both follow from the accesses of one step, which is submitted on paper. */
+ * early, dropped, or fetched ahead. Both follow from the accesses of one step, which is submitted on paper. */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "data/pages.h"
 #include "session/session.h"
 
+enum { MOST_TASKS_AHEAD = 64 };
+
 struct walk {
     struct starpullm_trace_task *tasks;
     struct starpullm_trace_access *accesses;
     size_t num_tasks, num_accesses;
+    size_t *from_disk; /* of an access that reads its data from the disk: tasks since their last use; else 0 */
 };
 
 /* The session has a handle of each id, as it is on one rank. */
@@ -28,7 +31,8 @@ static status copy_walk(const struct recorder *recorder, struct walk *walk)
     recorder_size(recorder, &walk->num_tasks, &walk->num_accesses);
     walk->tasks = calloc(walk->num_tasks, sizeof *walk->tasks);
     walk->accesses = calloc(walk->num_accesses, sizeof *walk->accesses);
-    if (!walk->tasks || !walk->accesses)
+    walk->from_disk = calloc(walk->num_accesses, sizeof *walk->from_disk);
+    if (!walk->tasks || !walk->accesses || !walk->from_disk)
         return out_of_memory("a table of %zu accesses", walk->num_accesses);
     return recorder_copy(recorder, walk->tasks, walk->num_tasks, walk->accesses, walk->num_accesses);
 }
@@ -129,8 +133,7 @@ static status make_plan(struct starpullm_session *session, const struct walk *wa
     const size_t count = walk->num_accesses, end = 2 * count;
     struct sums between = {calloc(end + 1, sizeof *between.nodes), end};
     size_t *next = calloc((size_t)handles_count(session->handles), sizeof *next); /* 1 + position; 0: none */
-    uint8_t *choices = session->plan.after = calloc(count, sizeof *choices);
-    const bool made = between.nodes && next && choices;
+    const bool made = between.nodes && next;
     for (size_t position = end; made && position-- > 0;) {
         const struct data *data = data_of(session, walk, position);
         const size_t after = next[data->id];
@@ -138,7 +141,7 @@ static status make_plan(struct starpullm_session *session, const struct walk *wa
             const struct next found = {walk->accesses[(after - 1) % count].mode == STARPULLM_WRITE,
                                        after - 1 - position > count / 2,
                                        sum_before(&between, after - 1) - sum_before(&between, position + 1)};
-            choices[position] = (uint8_t)choose(session, data, &found, room);
+            session->plan.after[position] = (uint8_t)choose(session, data, &found, room);
         }
         if (after)
             add_at(&between, after - 1, -bytes_that_move(data));
@@ -150,22 +153,28 @@ static status make_plan(struct starpullm_session *session, const struct walk *wa
     return made ? STARPULLM_OK : out_of_memory("a plan for %zu accesses", count);
 }
 
-/* ---- What it moves ---- */
+/* ---- What it moves, and what is fetched ahead ---- */
 
 /* The data that are in memory, in a ring: behind its beginning the one that was used longest ago. */
 struct memory {
     struct place {
         int before, behind; /* itself: it isn't in memory */
         bool is_changed;    /* since it was read or written */
+        size_t task;        /* the last that used it; counted over steps */
     } *places;              /* by id, and one more: the ring's beginning */
     int beginning;
-    int64_t bytes, written, read;
+    int64_t bytes, room, written, read;
 };
+
+static bool is_away(const struct memory *memory, const struct data *data)
+{
+    return memory->places[data->id].behind == data->id;
+}
 
 static void take_out(struct memory *memory, const struct data *data)
 {
     struct place *place = &memory->places[data->id];
-    if (place->behind == data->id)
+    if (is_away(memory, data))
         return;
     memory->places[place->before].behind = place->behind;
     memory->places[place->behind].before = place->before;
@@ -188,16 +197,28 @@ static void write_changed(struct memory *memory, const struct data *data)
     memory->places[data->id].is_changed = false;
 }
 
-static void follow_access(const struct starpullm_session *session, struct memory *memory, struct data *data,
-                          int32_t mode, enum after_access after, int64_t room)
+static void make_room(const struct starpullm_session *session, struct memory *memory)
 {
-    struct place *place = &memory->places[data->id];
-    if (!data->moves)
-        return;
-    if (place->behind == data->id && mode != STARPULLM_WRITE)
-        memory->read += bytes_that_move(data);
+    while (memory->bytes > memory->room) {
+        const struct data *first = handles_at(session->handles, memory->places[memory->beginning].behind);
+        write_changed(memory, first);
+        take_out(memory, first);
+    }
+}
+
+static void use(const struct starpullm_session *session, struct memory *memory, const struct data *data, bool is_read)
+{
+    memory->read += is_read && is_away(memory, data) ? bytes_that_move(data) : 0;
     take_out(memory, data);
     put_last(memory, data);
+    make_room(session, memory);
+}
+
+static void follow_access(const struct starpullm_session *session, struct memory *memory, const struct data *data,
+                          int32_t mode, enum after_access after)
+{
+    struct place *place = &memory->places[data->id];
+    use(session, memory, data, mode != STARPULLM_WRITE);
     place->is_changed |= mode != STARPULLM_READ;
     if (after == AFTER_WRITE_EARLY || after == AFTER_LEAVE)
         write_changed(memory, data);
@@ -205,31 +226,88 @@ static void follow_access(const struct starpullm_session *session, struct memory
         take_out(memory, data);
     if (after == AFTER_DROP)
         place->is_changed = false;
-    while (memory->bytes > room) {
-        const struct data *first = handles_at(session->handles, memory->places[memory->beginning].behind);
-        write_changed(memory, first);
-        take_out(memory, first);
+}
+
+/* Task number `task`, counted over steps. */
+static void follow_task(const struct starpullm_session *session, const struct walk *walk, struct memory *memory,
+                        size_t task)
+{
+    const struct starpullm_trace_task *found = &walk->tasks[task % walk->num_tasks];
+    const bool without_fetches = !session->plan.fetches.first;
+    for (size_t i = (size_t)found->first_access; i < (size_t)(found->first_access + found->num_accesses); i++) {
+        const struct data *data = data_of(session, walk, i);
+        const bool is_read = walk->accesses[i].mode != STARPULLM_WRITE;
+        if (!data->moves)
+            continue;
+        if (without_fetches)
+            walk->from_disk[i] = is_read && is_away(memory, data) ? task - memory->places[data->id].task : 0;
+        follow_access(session, memory, data, walk->accesses[i].mode, session->plan.after[i]);
+        memory->places[data->id].task = task;
     }
 }
 
-/* In a step that follows another. */
+/* What task number `task` lets be fetched, which then is used last. */
+static void follow_fetches(const struct starpullm_session *session, struct memory *memory, size_t task)
+{
+    const struct fetches *fetches = &session->plan.fetches;
+    for (size_t i = fetches->first[task]; i < fetches->first[task + 1]; i++)
+        use(session, memory, fetches->data[i], true);
+}
+
+/* The bytes of a step that follows another. */
 static status count_traffic(struct starpullm_session *session, const struct walk *walk, int64_t room)
 {
     const int count = handles_count(session->handles);
-    struct memory memory = {calloc((size_t)count + 1, sizeof *memory.places), count, 0, 0, 0};
+    struct memory memory = {
+        .places = calloc((size_t)count + 1, sizeof *memory.places), .beginning = count, .room = room};
     if (!memory.places)
         return out_of_memory("places of %d data", count);
     for (int i = 0; i <= count; i++)
         memory.places[i].before = memory.places[i].behind = i;
-    for (int step = 0; step < 2; step++) {
-        memory.written = memory.read = 0;
-        for (size_t i = 0; i < walk->num_accesses; i++)
-            follow_access(session, &memory, data_of(session, walk, i), walk->accesses[i].mode, session->plan.after[i],
-                          room);
+    for (size_t task = 0; task < 2 * walk->num_tasks; task++) {
+        if (task == walk->num_tasks)
+            memory.written = memory.read = 0;
+        follow_task(session, walk, &memory, task);
+        if (session->plan.fetches.first)
+            follow_fetches(session, &memory, task % walk->num_tasks);
     }
     free(memory.places);
     session->plan.written = memory.written;
     session->plan.read = memory.read;
+    return STARPULLM_OK;
+}
+
+/* Each task lets be fetched what the one `ahead` tasks later reads from the disk, in the next step too; but nothing
+ * that is used in between. */
+static void plan_fetches(struct starpullm_session *session, const struct walk *walk, size_t ahead)
+{
+    struct fetches *fetches = &session->plan.fetches;
+    size_t end = 0;
+    for (size_t task = 0; task < walk->num_tasks; task++) {
+        const struct starpullm_trace_task *later = &walk->tasks[(task + ahead) % walk->num_tasks];
+        fetches->first[task] = end;
+        for (size_t i = (size_t)later->first_access; i < (size_t)(later->first_access + later->num_accesses); i++)
+            if (ahead > 0 && walk->from_disk[i] > ahead)
+                fetches->data[end++] = data_of(session, walk, i);
+    }
+    fetches->first[walk->num_tasks] = end;
+}
+
+/* As far ahead as no byte more is moved for it. */
+static status choose_fetches(struct starpullm_session *session, const struct walk *walk, int64_t room)
+{
+    struct fetches *fetches = &session->plan.fetches;
+    const int64_t least = session->plan.written + session->plan.read;
+    fetches->first = calloc(walk->num_tasks + 1, sizeof *fetches->first);
+    fetches->data = calloc(walk->num_accesses, sizeof *fetches->data);
+    if (!fetches->first || !fetches->data)
+        return out_of_memory("a plan for %zu tasks", walk->num_tasks);
+    size_t ahead = MOST_TASKS_AHEAD;
+    do {
+        plan_fetches(session, walk, ahead);
+        TRY(count_traffic(session, walk, room));
+        ahead /= 2;
+    } while (session->plan.written + session->plan.read > least);
     return STARPULLM_OK;
 }
 
@@ -247,10 +325,14 @@ static status prepare(struct starpullm_session *session, struct walk *walk)
     TRY(disk_reserve(&share));
     session->on_disk = true;
     const int64_t room = layout->memory_limit - all.staying;
-    if (layout->offload_plan != STARPULLM_OFFLOAD_AHEAD)
-        return STARPULLM_OK;
-    TRY(make_plan(session, walk, room - all.task));
-    return count_traffic(session, walk, room);
+    const bool ahead = layout->offload_plan == STARPULLM_OFFLOAD_AHEAD;
+    session->plan.after = calloc(walk->num_accesses, sizeof *session->plan.after);
+    if (!session->plan.after)
+        return out_of_memory("a plan for %zu accesses", walk->num_accesses);
+    if (ahead)
+        TRY(make_plan(session, walk, room - all.task));
+    TRY(count_traffic(session, walk, room));
+    return ahead ? choose_fetches(session, walk, room) : STARPULLM_OK;
 }
 
 status session_prepare_offload(struct starpullm_session *session)
@@ -261,5 +343,6 @@ status session_prepare_offload(struct starpullm_session *session)
     const status code = prepare(session, &walk);
     free(walk.tasks);
     free(walk.accesses);
+    free(walk.from_disk);
     return code;
 }

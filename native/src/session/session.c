@@ -148,6 +148,8 @@ void starpullm_session_destroy(starpullm_session *session)
     if (session->on_disk)
         disk_give_back(&share);
     free(session->plan.after);
+    free(session->plan.fetches.first);
+    free(session->plan.fetches.data);
     workload_destroy(&session->work);
     for (int slot = 0; slot < session->slots; slot++)
         iteration_destroy(&session->iterations[slot]);
