@@ -197,21 +197,28 @@ static void write_changed(struct memory *memory, const struct data *data)
     memory->places[data->id].is_changed = false;
 }
 
-static void make_room(const struct starpullm_session *session, struct memory *memory)
+/* As StarPU does: first what was used longest ago of those that are as large. */
+static const struct data *victim(const struct starpullm_session *session, const struct memory *memory,
+                                 const struct data *wanted)
 {
-    while (memory->bytes > memory->room) {
-        const struct data *first = handles_at(session->handles, memory->places[memory->beginning].behind);
-        write_changed(memory, first);
-        take_out(memory, first);
-    }
+    const int oldest = memory->places[memory->beginning].behind;
+    for (int id = oldest; id != wanted->id; id = memory->places[id].behind)
+        if (bytes_that_move(handles_at(session->handles, id)) == bytes_that_move(wanted))
+            return handles_at(session->handles, id);
+    return handles_at(session->handles, oldest);
 }
 
+/* It is in memory then, as what is used last. */
 static void use(const struct starpullm_session *session, struct memory *memory, const struct data *data, bool is_read)
 {
     memory->read += is_read && is_away(memory, data) ? bytes_that_move(data) : 0;
     take_out(memory, data);
     put_last(memory, data);
-    make_room(session, memory);
+    while (memory->bytes > memory->room) {
+        const struct data *first = victim(session, memory, data);
+        write_changed(memory, first);
+        take_out(memory, first);
+    }
 }
 
 static void follow_access(const struct starpullm_session *session, struct memory *memory, const struct data *data,
