@@ -171,8 +171,8 @@ def train_large(path: str, folder: str, plan: str, steps: int) -> tuple[int, lis
             trainer.wait()
             first = runtime.offloaded()
             for _ in range(steps):
-                trainer.submit(*tokens)
-            trainer.wait()
+                trainer.step(*tokens)
+                trainer.wait()
             last = runtime.offloaded()
             share = Observer(trainer).share()
         moved = [(last.written - first.written) / steps, (last.read - first.read) / steps]
@@ -195,9 +195,9 @@ def test_the_limit_is_kept(tmp_path: Path) -> None:
         )
         assert grown <= LARGE_LIMIT * 1.05, plan
         assert min(moved[plan]) > 0
-    for found, expected, by_lru in zip(moved["ahead"], planned["ahead"], planned["lru"], strict=True):
+    for found, expected in zip(moved["ahead"], planned["ahead"], strict=True):
         assert 0.9 * expected < found < 1.1 * expected
-        assert expected < by_lru
+    assert sum(planned["ahead"]) < sum(planned["lru"])
 
 
 # ---- Refusals ----
