@@ -160,9 +160,11 @@ def memory(field: str) -> int:
     return int(found[1]) << 10
 
 
-def train_large(path: str, folder: str, plan: str, steps: int) -> tuple[int, list[float], list[int]]:
+def train_large(path: str, small: str, folder: str, plan: str, steps: int) -> tuple[int, list[float], list[int]]:
     """Return by how much the process grew at most, and the bytes of a step: on average after the first, and planned."""
     with Runtime("2x1", offload=folder, memory_limit=LARGE_LIMIT, offload_plan=plan) as runtime:
+        with Trainer(runtime, small, **SIZES) as trainer:  # what threads keep for themselves isn't the large one's
+            trainer.step(*batch(0))
         before = memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")
         with Trainer(runtime, path, batch_size=2, seq_len=64) as trainer:
@@ -180,23 +182,24 @@ def train_large(path: str, folder: str, plan: str, steps: int) -> tuple[int, lis
 
 
 @pytest.mark.timeout(TIME_LIMIT)
-def test_the_limit_is_kept(tmp_path: Path) -> None:
+def test_the_limit_is_kept(checkpoint: Path, tmp_path: Path) -> None:
     """Of about 190 MB. By the plan less is moved than by LRU alone: m and v don't push out parameters.
 
     On a busy machine a single step moves up to a third more or less than planned, and the next one as much less or
-    more: what was written early may still be in memory.
+    more: what was written early may still be in memory. Then less is read than planned.
     """
     model = tmp_path / "model.bin"
     generate_checkpoint(model, LARGE, 1)
     moved, planned = {}, {}
     for plan, steps in (("ahead", 8), ("lru", 1)):
         grown, moved[plan], planned[plan] = run_function(
-            train_large, model, tmp_path, plan, steps, timeout=TIME_LIMIT, environment=TWO_CORES
+            train_large, model, checkpoint, tmp_path, plan, steps, timeout=TIME_LIMIT, environment=TWO_CORES
         )
         assert grown <= LARGE_LIMIT * 1.05, plan
         assert min(moved[plan]) > 0
-    for found, expected in zip(moved["ahead"], planned["ahead"], strict=True):
-        assert 0.9 * expected < found < 1.1 * expected
+    written, read = (found / expected for found, expected in zip(moved["ahead"], planned["ahead"], strict=True))
+    assert 0.9 < written < 1.1
+    assert read < 1.1
     assert sum(planned["ahead"]) < sum(planned["lru"])
 
 
