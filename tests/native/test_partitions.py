@@ -5,11 +5,16 @@ Partitions of one thread per worker are in test_parity.py.
 
 from __future__ import annotations
 
+import ctypes
+from pathlib import Path
+
 import pytest
 
+from starpullm.binding.library import find_library
 from starpullm.golden.records import shipped_record
 
-from .children import TWO_CORES, run_cli
+from .children import TWO_CORES, run_cli, run_function
+from .tiny import batch, bits_of, tiny_trainer
 
 TIME_LIMIT = 100.0
 
@@ -48,6 +53,27 @@ def test_six_workers_of_six_threads() -> None:
     records = (shipped_record("tiny").path, shipped_record("odd").path)
     environment = {"HWLOC_SYNTHETIC": "numa:2 core:18 pu:1"}
     assert_parity(environment, "parity: 1650 tensors over 7 steps, 0 differ", *records, "--partition", "6x6")
+
+
+def train_on_nodes(checkpoint: str, partition: str) -> tuple[int, list[int], str]:
+    """Return the number of StarPU's memory nodes, the tasks of each worker, and the bits after three steps."""
+    with tiny_trainer(partition, checkpoint, sub_batches=2, trace=True) as trainer:
+        for step in range(3):
+            trainer.step(*batch(step))
+        nodes = ctypes.CDLL(str(find_library())).starpu_memory_nodes_get_count()
+        workers = [task.worker for task in trainer.trace()]
+        return nodes, [workers.count(worker) for worker in range(4)], bits_of(trainer)
+
+
+def test_two_memory_nodes(tiny_checkpoint: Path) -> None:
+    """Two workers have each: StarPU moves data between them."""
+    environment = {"HWLOC_SYNTHETIC": "numa:2 core:2 pu:1"}
+    _, _, expected = run_function(train_on_nodes, tiny_checkpoint, "1x1", environment=environment)
+    environment["STARPU_USE_NUMA"] = "1"
+    nodes, tasks, bits = run_function(train_on_nodes, tiny_checkpoint, "4x1", environment=environment)
+    assert nodes == 2
+    assert min(sum(tasks[:2]), sum(tasks[2:])) > 0
+    assert bits == expected
 
 
 def test_openmp_that_chooses_the_number_itself() -> None:
