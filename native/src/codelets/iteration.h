@@ -16,13 +16,13 @@ status check_tasks(struct failure *failure);
  * memory once the disk has had time for that. */
 enum after_access { AFTER_NOTHING, AFTER_WRITE_EARLY, AFTER_LEAVE, AFTER_DROP };
 
-enum { MAX_LEAVING = 64, TASKS_UNTIL_WRITTEN = 16 };
 /* After task t of a step data[first[t]] to data[first[t + 1] - 1] are fetched. */
 struct fetches {
     size_t *first; /* NULL: none */
     struct data **data;
 };
 
+enum { MAX_LEAVING = 64, TASKS_UNTIL_WRITTEN = 16 };
 struct offload_plan {
     uint8_t *after; /* enum after_access of each access of a step, in order */
     struct fetches fetches;
