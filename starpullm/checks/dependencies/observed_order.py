@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -89,9 +90,8 @@ def observe(trace: Trace) -> Observation:
     num_free = 0
     for rank in np.unique(tasks["rank"][ran]).tolist():
         here = ran & (tasks["rank"] == rank)
-        ends = end[here]
         paths += _violations_over_other_ranks(required, here, start, end)
-        num_free += sum(int(np.sum(ends[:number] > begin)) for number, begin in enumerate(start[here]))
+        num_free += _num_free(start[here], end[here])
     by_pair: dict[tuple[int, int], list[Edge]] = {}
     for path in paths:
         by_pair.setdefault((path[0].before, path[-1].after), path)
@@ -135,6 +135,15 @@ def _violations_over_other_ranks(
             while path[0].before != origin:
                 path.insert(0, required.edge(latest[path[0].before][1]))
             yield path
+
+
+def _num_free(start: NDArray[np.int64], end: NDArray[np.int64]) -> int:
+    """Return the number of pairs of which the later one starts before the earlier one ends."""
+    count, ended = 0, list[int]()
+    for number, (its_start, its_end) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        count += number - bisect_right(ended, its_start)
+        insort(ended, its_end)
+    return count
 
 
 def _max_parallel(start: NDArray[np.int64], end: NDArray[np.int64]) -> int:
