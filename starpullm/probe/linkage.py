@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from starpullm.errors import InvalidArgumentError
 from starpullm.probe.program import ProgramEnding, find_program
 
 _LOADER_SECONDS = 20.0
@@ -28,7 +29,7 @@ def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: P
     said = _what_it_said(ending.stderr)
     if kind == "static":
         return f"{name}: is statically linked, so it can't load the probe, expected a program that uses libstarpu"
-    libraries = _libraries(name) if kind == "dynamic" else []
+    libraries = list(_libraries(name)) if kind == "dynamic" else []
     other = [library for library in libraries if re.match(r"libstarpu-\d", library) and "starpu-1.4." not in library]
     if other:
         return f"{name}: found {other[0]}, expected libstarpu-1.4, for which this package's probe was compiled"
@@ -42,9 +43,14 @@ def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: P
     return f"{name}: {ending} and didn't start StarPU, expected a StarPU program{said}"
 
 
+def is_launched(command: Sequence[str]) -> bool:
+    """Return whether the command starts with a launcher of ranks."""
+    return Path(command[0]).name in _LAUNCHERS
+
+
 def program_of(command: Sequence[str]) -> str:
     """Return the program itself: behind a launcher of ranks, its first argument that is a program, or a path."""
-    if Path(command[0]).name in _LAUNCHERS:
+    if is_launched(command):
         for argument in command[1:]:
             is_path = argument.startswith(("/", "./", "../")) and not Path(argument).exists()
             if not argument.startswith("-") and (is_path or shutil.which(argument) is not None):
@@ -63,14 +69,23 @@ def _kind(path: Path) -> str:
     return "dynamic" if b"\0/lib" in content[:4096] or b"ld-linux" in content[:8192] else "static"
 
 
-def _libraries(name: str) -> list[str]:
-    """Return the shared libraries that the dynamic linker would load."""
+def starpu_of(command: Sequence[str]) -> str | None:
+    """Return the path of the StarPU that the dynamic linker would load for a program; None if it isn't told."""
+    with suppress(InvalidArgumentError):
+        libraries = _libraries(program_of(command))
+        return next((path for name, path in libraries.items() if name.startswith("libstarpu-1.4.")), None)
+    return None
+
+
+def _libraries(name: str) -> dict[str, str]:
+    """Return the paths of the shared libraries that the dynamic linker would load, by their names."""
     with suppress(OSError, subprocess.TimeoutExpired):
         run = subprocess.run(
             ["ldd", find_program(name)], capture_output=True, text=True, timeout=_LOADER_SECONDS, check=False
         )
-        return [line.split()[0] for line in run.stdout.splitlines() if line.strip()]
-    return []
+        lines = [line.split() for line in run.stdout.splitlines() if line.strip()]
+        return {words[0]: words[2] if "=>" in words else words[0] for words in lines}
+    return {}
 
 
 def _what_it_said(text: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,11 +19,19 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files import probe_log
 from starpullm.files.probe_log import read_probe_log
 from starpullm.probe.flow import Flow, flow_of
-from starpullm.probe.linkage import explain_missing_log, program_of
+from starpullm.probe.linkage import explain_missing_log, is_launched, program_of, starpu_of
 from starpullm.probe.program import ProgramEnding, run_program
 from starpullm.probe.schedules import Schedule
 
 _LISTED = 8
+_CALIBRATION = """
+import ctypes, sys
+
+starpu = ctypes.CDLL(sys.argv[1])
+starpu.starpu_init(None)
+starpu.starpu_shutdown()
+"""
+_CALIBRATION_SECONDS = 60.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +130,7 @@ def record(
     """
     folder.mkdir()
     environment = schedule.environment(folder, num_workers, keep)
+    calibrate(command, environment)
     ending = run_program(command, environment, time_limit, temporary, folder)
     for name in ("stdout", "stderr"):
         (folder / name).write_text(getattr(ending, name), "utf-8")
@@ -150,6 +161,27 @@ def record(
             "all of them have to start StarPU, on this machine"
         )
     return run
+
+
+def calibrate(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Before ranks start the first time, have their StarPU measure the machine and write that to its files.
+
+    Ranks that do so together may fail: one opens a file that another hasn't written yet (`check_bus_config_file`).
+    """
+    if not is_launched(command) or Path(environment["STARPU_PERF_MODEL_DIR"]).exists():
+        return
+    starpu = starpu_of(command)
+    variables = {name: value for name, value in environment.items() if not name.startswith("STARPU_SCHED")}
+    if starpu is not None:
+        with suppress(subprocess.TimeoutExpired):  # the ranks do it then
+            subprocess.run(
+                [sys.executable, "-c", _CALIBRATION, starpu],
+                env={**os.environ, **variables},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_CALIBRATION_SECONDS,
+                check=False,
+            )
 
 
 def running_tasks(flow: Flow) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.probe import schedules
 from starpullm.probe.linkage import program_of
 from starpullm.probe.program import find_program, without_random_addresses
+from starpullm.probe.recorded import calibrate
 from starpullm.probe.schedules import Schedule, waiting
 
 _PERTURBED = re.compile(r"seed (\d+), (\d+) workers?, (\d+) us")
@@ -51,9 +52,11 @@ def replay_program(
     with tempfile.TemporaryDirectory(prefix="starpullm-probe-", ignore_cleanup_errors=True) as directory:
         folder = Path(directory) / "run"
         folder.mkdir()
+        environment = schedule.environment(folder, workers)
+        calibrate(command, environment)
         try:
             with without_random_addresses():
-                process = subprocess.Popen(whole, env={**os.environ, **schedule.environment(folder, workers)})
+                process = subprocess.Popen(whole, env={**os.environ, **environment})
         except OSError as error:
             raise InvalidArgumentError(f"{whole[0]}: can't be started: {error.strerror}") from error
         while True:

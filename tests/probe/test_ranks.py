@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from starpullm.checks.result import Outcome
 from starpullm.probe import ProbeResult
 from starpullm.probe.findings import Kind
+from starpullm.probe.recorded import record
+from starpullm.probe.schedules import REFERENCE
 
 from . import conftest
 
@@ -38,6 +41,16 @@ def test_the_rank_whose_task_lies_is_named(ranks: list[str]) -> None:
     ], result.lines()
     assert "[rank 1, seed " in str(result.findings[0])
     assert result.different > result.findings[0].count
+
+
+def test_ranks_find_the_machine_measured(ranks: list[str], tmp_path: Path) -> None:
+    """One that measures it beside another ends now and then, in StarPU's check_bus_config_file."""
+    launcher = tmp_path / "mpirun"
+    launcher.write_text(f'#!/bin/sh\nls "$STARPU_PERF_MODEL_DIR/bus"; exec {ranks[0]} "$@"\n')
+    launcher.chmod(0o755)
+    run = record([str(launcher), *ranks[1:], "commute"], REFERENCE, tmp_path / "run", 2, 60)
+    assert run.ending.status == 0
+    assert ".config\n" in (tmp_path / "run" / "stdout").read_text()
 
 
 @pytest.mark.parametrize(
