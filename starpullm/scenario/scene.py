@@ -142,6 +142,12 @@ class Scene:
         if twin.must_compare and rate != 0:
             self.compare(who)
 
+    def train(self, who: str, *, steps: int) -> None:
+        """Do so many steps, and compare after the last one."""
+        for _ in range(steps):
+            self.submit(who)
+        self.compare(who)
+
     def evaluate(self, who: str) -> None:
         """Compute the loss of a batch."""
         twin = self._settled(who)

@@ -200,6 +200,8 @@ def draw(seed: int, ranks: int = 1, calls: int = 36) -> Story:
 
     first = {name: value for name, value in arguments_of("open").items() if name not in _NOT_AT_FIRST}
     told = [Call("open", {"who": "a", **first})]
+    if _can_do_many(first, sizes) and not limit:
+        told.append(Call("train", {"who": "a", "steps": _MANY_STEPS}))
     weights = [weight for weight, _ in CALLS.values()]
     for name in random.choices(list(CALLS), weights, k=calls):
         told.append(Call(name, {"who": random.choice("aaab"), **arguments_of(name)}))
@@ -214,6 +216,17 @@ def draw(seed: int, ranks: int = 1, calls: int = 36) -> Story:
         if told[-1].name in ("close", "restart"):
             told.append(Call("open", {"who": told[-1].arguments.get("who", "a"), **arguments_of("open")}))
     return Story(scene, LEVELS[seed % len(LEVELS)], told)
+
+
+_MANY_STEPS = 300
+"""More than counters of eight bits can count."""
+
+
+def _can_do_many(opened: Arguments, sizes: Mapping[str, int]) -> bool:
+    """Return whether many steps take a second at most."""
+    tokens = opened["batch_size"] * opened["seq_len"]
+    is_slow = opened.get("reduction") == "redux" or any(name in opened for name in ("trace", "max_delay_us"))
+    return tokens * sizes["num_layers"] * sizes["channels"] <= 24 and not is_slow
 
 
 _LARGE_ENOUGH_TO_MOVE = {"num_heads": 4, "channels": 64, "vocab_size": 509, "padded_vocab_size": 512}
@@ -292,6 +305,8 @@ def _simpler(arguments: Arguments) -> Iterator[Arguments]:
     for name in ("rate", "keep", "folder", "sub_batches", *OPTIONS, *PIPELINE):
         if name in arguments:
             yield {key: value for key, value in arguments.items() if key != name}
-    for name in ("batch_size", "seq_len"):
+    for name in ("batch_size", "seq_len", "steps"):
         size = arguments.get(name, 1)
-        yield from ({**arguments, name: smaller} for smaller in {1, size - 1} if 0 < smaller < size)
+        yield from (
+            {**arguments, name: smaller} for smaller in (1, size // 2, size - size // 8, size - 1) if 0 < smaller < size
+        )

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -35,6 +36,7 @@ from starpullm.speed.contender import Contender
 from starpullm.speed.turns import taking_turns, with_control
 from starpullm.speed.workload import Workload
 
+from ..native.limits.scarcity import scarce_kernels
 from .generated.stages import Stage, Workplace
 from .mutants import Builder
 from .patches import Patch
@@ -51,7 +53,8 @@ TIME_LIMIT_CATCH = "time limit"
 """What catches a defect that keeps a check from ending. No check is credited with it."""
 
 PROJECTS_TESTS = "project's tests"
-"""What catches a defect of the package: tests of the loader, of conversions, and of `starpullm train`."""
+"""What catches a defect of the package: tests of the loader, of conversions, and of `starpullm train`; and a defect of
+kernels that have no memory."""
 
 FOUND, SECONDS = "found", "seconds"
 """The properties of a test that the list at the end of the run is made of."""
@@ -119,6 +122,11 @@ class Laboratory:
             "",
             lambda: self._pool.call(ranks, run_check, time_limit=TIME_LIMIT, **arguments),
         )
+
+    def test(self, name: str, check: Callable[..., Result]) -> Iterator[Catch]:
+        """Yield what one of the project's own checks has found in a process without a runtime."""
+        call = partial(self._pool.call, 1, check, time_limit=TIME_LIMIT, counts_allocations=True)
+        yield from self._judge(name, "", call)
 
     def _judge(self, name: str, where: str, call: Callable[[], Reply]) -> Iterator[Catch]:
         start = time.monotonic()
@@ -363,6 +371,7 @@ CHECKS: dict[str, Check] = {
     "memory growth": registered("growth over steps", "ordered"),
     "memory growth, trainers": registered("growth over trainers", "ordered"),
     "kernel bits": kernel_bits,
+    PROJECTS_TESTS: lambda laboratory, name: laboratory.test(name, scarce_kernels),
     "throughput": speed,
 }
 """By name, the cheapest first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -12,11 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from starpullm.binding import allocations
+import numpy as np
+
+from starpullm.binding import allocations, prototypes
 from starpullm.binding.allocations import Site
+from starpullm.binding.kernels import Kernel
 from starpullm.binding.library import find_library
 from starpullm.checks import memory
 from starpullm.checks.cases import find_record
+from starpullm.checks.kernels.cases import CASES, make_case
+from starpullm.checks.kernels.draw import Buffer
 from starpullm.checks.memory import place_of
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place, Workplace
@@ -30,6 +36,8 @@ from starpullm.trainer import Trainer
 
 from .statements import judged
 
+KERNEL_CASES = 12
+"""Some of them have heads that are packed."""
 MOST_WRONG = 3
 """Of an operation; then no further allocation of it is tried, because a leak takes ``FREEING_SECONDS``."""
 
@@ -67,6 +75,35 @@ def scarce_starts(workplace: Workplace) -> Result:
     """Let allocations fail in the start of a runtime, in a process without one."""
     del workplace
     return _verdict([Operation("a runtime", nullcontext, lambda _: Runtime("1x1").close(), stays=1)])
+
+
+def scarce_kernels(workplace: Workplace) -> Result:
+    """Let allocations fail in the kernels of each level, which then compute without them; no runtime is used."""
+    del workplace
+    levels = list(prototypes.names("simd_level_name"))
+    functions = [Kernel(level, kernel) for kernel in CASES for level in levels]
+    return _verdict(
+        Operation(f"{function.name} at {function.level}", nullcontext, partial(_computed, function))
+        for function in functions
+    )
+
+
+def _computed(function: Kernel, _: None) -> list[bytes]:
+    """Return what a kernel computes in the first cases, in a thread without scratch memory; all NaNs are one."""
+    results: list[bytes] = []
+
+    def compute() -> None:
+        for number in range(KERNEL_CASES):
+            given = make_case(function.name, 1, number).arguments.items()
+            arguments = {name: of.array(of.memory.copy()) if isinstance(of, Buffer) else of for name, of in given}
+            function(arguments)
+            outputs = (arguments[parameter.name] for parameter in function.parameters if parameter.output)
+            results.extend(np.where(np.isnan(of), np.nan, of).tobytes() for of in outputs if of is not None)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+    return results
 
 
 def _verdict(operations: Iterable[Operation]) -> Result:

@@ -83,7 +83,11 @@ def test_operations_leave_nothing(pool: Pool, configuration: RuntimeConfiguratio
 
 def test_memory_that_runs_out_is_told(pool: Pool) -> None:
     """Each place in the library that allocates fails, one in each call."""
-    for placement, check, arguments in ((ONE, scarcity.scarce_memory, SPLIT), (1, scarcity.scarce_starts, {})):
+    for placement, check, arguments in (
+        (ONE, scarcity.scarce_memory, SPLIT),
+        (1, scarcity.scarce_starts, {}),
+        (1, scarcity.scarce_kernels, {}),
+    ):
         reply = pool.call(placement, check, time_limit=TIME_LIMIT, counts_allocations=True, **arguments)
         require_passed(reply.result())
 
