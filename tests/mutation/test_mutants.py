@@ -145,19 +145,21 @@ def mutant(number: int, *outcomes: Outcome) -> Mutant:
 
 def test_results_are_continued_and_not_mixed(tmp_path: Path) -> None:
     """The suite alone is credited, and survivors are listed."""
-    path = tmp_path / "results.jsonl"  # of a run that has no language yet, which is C
+    path = tmp_path / "results.jsonl"
     before = Results(path, RUN)
     passed = [Outcome(stage.name, "", "", 9.0) for stage in SUITE]
     before.add(mutant(1, Outcome("quick", "test_a[x]", "SIGSEGV", 2.0)))
     before.add(mutant(2, *passed, Outcome(STAGES[-1].name, "test_saved", "differs", 9.0)))
     before.add(mutant(3, *passed, Outcome(STAGES[-1].name, "", "", 9.0)))
-    after = Results(path, {**RUN, "language": "c"})
+    after = Results(path, RUN)
     assert after.mutants == before.mutants
     assert [one.is_caught for one in after.mutants] == [True, False, False]
     with pytest.raises(ValueError, match="a run with other seed"):
         Results(path, {**RUN, "seed": "2"})
+    with pytest.raises(ValueError, match="a run with other stages"):
+        Results(path, {**RUN, "stages": "scenarios"})
     text = after.summary()
-    assert "| graph | 3 | 1 | 1 | 33.3% (0.8% to 90.6%) | 66.7% (9.4% to 99.2%) | 32.5 |" in text
+    assert "| graph | 3 | 1 | 1 | 33.3% (0.8% to 90.6%) | 66.7% (9.4% to 99.2%) | 41.5 |" in text
     assert "| **all** | 3 | 1 | 1 |" in text
     assert "graph (`< ==> <=`): caught by the project's test `test_saved`." in text
     assert text.count("+    a <= b;") == 2

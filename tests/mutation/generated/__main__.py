@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from .candidates import Stratum, strata, tool
 from .laboratories import Laboratory, LibraryLaboratory, PackageLaboratory, level_of
 from .package import FOLDERS
 from .results import Results
-from .stages import FILE_BYTES, Workplace, limit_this_process, machine_of
+from .stages import FILE_BYTES, STAGES, Workplace, limit_this_process, machine_of
 
 LANGUAGES: dict[str, type[Laboratory]] = {"c": LibraryLaboratory, "python": PackageLaboratory}
 """What mutants are made of: the native library, or the package."""
@@ -55,10 +56,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
     parser.add_argument("--count", type=int, default=400, help="mutants of all folders together; default 400")
     parser.add_argument("--folder", help="only mutants of this folder below native/src or starpullm")
+    names = [stage.name for stage in STAGES]
+    parser.add_argument("--stage", action="append", choices=names, help="of C, only this one; repeatable")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="the results to continue, as lines of JSON")
     options = parser.parse_args()
-    of_language = "" if options.language == "c" else f"{options.language}-"
-    path = options.resume or CHECKOUT / ".cache" / f"mutants-{of_language}{options.seed}.jsonl"
+    kind = [*([options.language] if options.language != "c" else []), *(options.stage or [])]
+    name = re.sub(r"\W+", "-", "-".join(["mutants", *kind, str(options.seed)]))
+    path = options.resume or CHECKOUT / ".cache" / f"{name}.jsonl"
     if options.resume is None and path.exists():
         parser.error(f"{path} has results already: continue with --resume {path}, or remove it")
     limit_this_process(FILE_BYTES[options.language])
@@ -67,6 +71,7 @@ def main() -> None:
         with machine_lock():  # two at a time would write the same files
             builder = Builder(Path(directory))
         run = describe_run(options.language, options.seed, builder)
+        run |= {"stages": ", ".join(options.stage)} if options.stage else {}
         try:
             results = Results(path, run)
         except ValueError as error:
@@ -76,7 +81,8 @@ def main() -> None:
         if not chosen:
             parser.error(f"--folder: found {options.folder}, expected one of {', '.join(s.folder for s in every)}")
         workplace = Workplace(Path(directory, "runs"), builder, apart=options.language == "python")
-        laboratory = LANGUAGES[options.language](Path(directory), builder, workplace, results, options.seed)
+        make = LANGUAGES[options.language]
+        laboratory = make(Path(directory), builder, workplace, results, options.seed, options.stage or ())
         try:
             for number in range(-(-options.count // len(every))):
                 chosen = [of for of in chosen if number < len(results.of(str(of))) or laboratory.try_next(of)]

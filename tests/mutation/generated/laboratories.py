@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from ..mutants import Builder
@@ -40,14 +40,25 @@ class Laboratory(ABC):
         What has been tried, to which the results are added.
     seed
         Of the order of the candidates.
+    only
+        The names of the stages that are tried; none: all.
     """
 
-    def __init__(self, directory: Path, builder: Builder, workplace: Workplace, results: Results, seed: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        builder: Builder,
+        workplace: Workplace,
+        results: Results,
+        seed: int,
+        only: Collection[str] = (),
+    ) -> None:
         self._directory = directory
         self._builder = builder
         self._workplace = workplace
         self._results = results
         self._seed = seed
+        self._only = only
         self._measured: set[tuple[Stage, str | None]] = set()
         self._orders: dict[Stratum, list[Candidate]] = {}
         self._originals: dict[str, str] = {}
@@ -73,6 +84,8 @@ class Laboratory(ABC):
     def _run_stages(self, mutant: Mutant, stratum: Stratum, built: Path) -> None:
         """Run the stages until one catches the mutant; each is first run without a mutant."""
         for stage in self._stages(mutant.candidate, stratum):
+            if self._only and stage.name not in self._only:
+                continue
             level = stratum.level if stage is STAGES[0] else None
             if (stage, level) not in self._measured:
                 self._workplace.measure(stage, level)

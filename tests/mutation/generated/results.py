@@ -52,7 +52,7 @@ class Results:
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         if not lines:
             self._write(run)
-        elif different := [name for name, value in json.loads(lines[0]).items() if run.get(name) != value]:
+        elif different := sorted({name for name, _ in run.items() ^ json.loads(lines[0]).items()}):
             raise ValueError(f"{path}: has the results of a run with other {', '.join(different)}")
         for stratum, position, candidate, objects, outcomes in map(json.loads, lines[1:]):
             tried = [Outcome(*outcome) for outcome in outcomes]

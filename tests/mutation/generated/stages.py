@@ -37,6 +37,7 @@ class Stage:
 
 
 _QUICK = ("-k", "tiny and not perturbation", "-m", "not starpullm_memory")
+_SCENARIOS = ("-m", "starpullm_scenario")
 _OWN_TESTS = (
     "limits/test_limits.py",
     *(f"test_{name}.py" for name in ("trainer", "saving", "bad_input", "partitions", "reduction_modes", "offload")),
@@ -44,9 +45,11 @@ _OWN_TESTS = (
 
 STAGES = (
     Stage("quick", _QUICK),
-    Stage("interface", ("-m", "starpullm_interface or starpullm_scenario")),
+    Stage("interface", ("-m", "starpullm_interface")),
+    Stage("scenarios", _SCENARIOS),
     Stage("kernels", ("-m", "starpullm_kernels")),
     Stage("two ranks, quick", _QUICK, ranks=2),
+    Stage("two ranks, scenarios", _SCENARIOS, ranks=2),
     Stage("suite"),
     Stage("two ranks, suite", ranks=2),
     Stage("project's tests", files=_OWN_TESTS),
