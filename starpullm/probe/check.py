@@ -158,7 +158,7 @@ class _Judge:
     flows: dict[tuple[str, int], Flow] = field(default_factory=dict)
     unsteady: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
     is_steady: bool | None = None
-    """Whether the reference schedule gives the same again; None: no run has differed yet."""
+    """Whether the reference schedule gives the same again, before a run that differs is judged; None: none has."""
     again: int = 0
     slowest: float = 0
     num_tasks: int = 0
@@ -358,13 +358,12 @@ class _Judge:
             sentence = f"rank {rank} recorded nothing, in the reference schedule it did"
             self._add(rank, [Finding(Kind.OTHER_TASKS, name, sentence)])
             return False
-        compared = compare_ranks(reference.flows, run.flows, name)
-        if any(comparison.different or comparison.findings for comparison in compared.values()):
-            if not self._is_steady(reference, run):
+        compared = self._compared(run, reference)
+        if run.schedule is not schedules.REPEATED and self.is_steady is None and any(map(_differs, compared.values())):
+            self.is_steady = self._follows(schedules.REPEATED, reference)
+            if not self.is_steady:
                 return False
-            # Free orders have made no difference between two runs of one schedule: poison may be what makes one.
-            is_same_order = run.schedule is schedules.POISONED and self.totals["tolerated"] == 0
-            compared = compare_ranks(reference.flows, run.flows, name, self.unsteady, is_same_order=is_same_order)
+            compared = self._compared(run, reference)
         for rank, comparison in compared.items():
             flow, other = reference.flows[rank], run.flows[rank]
             self._count(comparison)
@@ -384,13 +383,11 @@ class _Judge:
             self._add(rank, found)
         return not any(finding.kind.forbids_comparison for finding in self.findings)
 
-    def _is_steady(self, reference: RecordedRun, run: RecordedRun) -> bool:
-        """Run the reference schedule again before the first run that differs is judged; return whether it may be."""
-        if run.schedule is schedules.REPEATED:
-            return True
-        if self.is_steady is None:
-            self.is_steady = self._follows(schedules.REPEATED, reference)
-        return self.is_steady
+    def _compared(self, run: RecordedRun, reference: RecordedRun) -> dict[int, Comparison]:
+        # Free orders have made no difference between two runs of the reference schedule: poison may be what makes one.
+        is_same_order = run.schedule is schedules.POISONED and self.totals["tolerated"] == 0
+        name = run.schedule.name
+        return compare_ranks(reference.flows, run.flows, name, self.unsteady, is_same_order=is_same_order)
 
     def _narrowed(self, findings: Sequence[Finding], reference: RecordedRun) -> Iterator[Finding]:
         """Tell of findings in perturbed schedules two tasks whose order is enough; tasks of ranks aren't looked at."""
@@ -475,6 +472,10 @@ class _Judge:
             last_moments=tuple(self.moments),
             seconds=self.seconds,
         )
+
+
+def _differs(comparison: Comparison) -> bool:
+    return bool(comparison.different or comparison.findings)
 
 
 def _not_deterministic(finding: Finding) -> Finding:
