@@ -228,6 +228,8 @@ class _Judge:
         with self._another_run(schedules.POISONED) as run:
             has_ended_well = self._has_ended_well(run, reference)
             self._compare_remains(run, reference)
+            if self.is_steady is False:
+                return
             is_comparable = has_ended_well and run.flows.keys() == reference.flows.keys()
             if is_comparable and any(len(left_unwritten(flow)) for flow in run.flows.values()):
                 self.findings += self._used_unwritten(run, reference)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from starpullm.checks.result import Result
 from starpullm.probe.findings import Finding, Kind
+from starpullm.probe.schedules import REPEATED
 from starpullm.probe.undeclared import Watched
 
 
@@ -109,7 +110,6 @@ def _with_places(finding: Finding, prefix: str) -> Iterator[str]:
 
 def verdict(findings: Sequence[Finding], intended: Sequence[str] = ()) -> str:
     """Return one sentence: a word, and what it means for this program."""
-    kinds = {finding.kind for finding in findings}
     if not findings:
         known = ", but for what is intended" if intended else ""
         return (
@@ -118,16 +118,26 @@ def verdict(findings: Sequence[Finding], intended: Sequence[str] = ()) -> str:
     ending = next((finding for finding in findings if finding.kind is Kind.ENDING), None)
     if ending is not None:
         return f"failed: {ending.sentence} [{ending.schedule}]"
-    if all(kind.forbids_comparison for kind in kinds):
-        if kinds <= {Kind.NOT_DETERMINISTIC, Kind.CHANGING_INPUT}:
-            return "not comparable: results change from run to run in one and the same schedule"
-        if kinds == {Kind.NOT_BOUNDED}:
-            return "not comparable: contents that a free order has changed can't be bounded"
-        return "not comparable: the program submits other tasks in another schedule"
-    if all(kind.is_declaration for kind in kinds):
-        untrue = _counted(len({finding.codelet for finding in findings}), "codelet")
-        return f"differs: tasks of {untrue} do something else than they declare; no schedule gave another result"
+    others = [finding for finding in findings if not finding.kind.forbids_comparison]
+    if not others:
+        return f"not comparable: {_why_not(findings)}"
+    if all(finding.kind.is_declaration for finding in others):
+        untrue = _counted(len({finding.codelet for finding in others}), "codelet")
+        rest = "no schedule gave another result" if len(others) == len(findings) else _why_not(findings)
+        return f"differs: tasks of {untrue} do something else than they declare; {rest}"
     return f"differs: results depend on the schedule ({_counted(len(findings), 'finding')})"
+
+
+def _why_not(findings: Sequence[Finding]) -> str:
+    """Return why schedules can't be compared."""
+    kinds = {finding.kind for finding in findings if finding.kind.forbids_comparison}
+    if kinds & {Kind.NOT_DETERMINISTIC, Kind.CHANGING_INPUT}:
+        return "results change from run to run in one and the same schedule"
+    if kinds == {Kind.NOT_BOUNDED}:
+        return "contents that a free order has changed can't be bounded"
+    is_same = any(one.kind is Kind.OTHER_TASKS and one.schedule == REPEATED.name for one in findings)
+    where = "from run to run in one and the same schedule" if is_same else "in another schedule"
+    return f"the program submits other tasks {where}"
 
 
 def _counted(number: int, name: str) -> str:

@@ -228,6 +228,14 @@ def test_a_group_that_commutes_runs_in_any_order(tmp_path: Path) -> None:
         ([Finding(Kind.NOT_DETERMINISTIC, "again", "")], "not comparable: results change from run to run"),
         ([Finding(Kind.OTHER_TASKS, "seed 1", "")], "not comparable: the program submits other tasks"),
         ([Finding(Kind.READ_WRITTEN, "reference", "", codelet="add")], "differs: tasks of 1 codelet do something else"),
+        (
+            [Finding(Kind.OTHER_TASKS, "reference schedule, again", "")],
+            "not comparable: the program submits other tasks from run to run in one and the same schedule",
+        ),
+        (
+            [Finding(Kind.CHANGING_INPUT, "again", ""), Finding(Kind.READ_WRITTEN, "reference", "", codelet="add")],
+            "differs: tasks of 1 codelet do something else than they declare; results change from run to run",
+        ),
         ([Finding(Kind.OUTPUT_DIFFERS, "seed 1", "")] * 2, "differs: results depend on the schedule (2 findings)"),
     ],
 )
