@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -90,20 +90,17 @@ def scarce_kernels(workplace: Workplace) -> Result:
 
 def _computed(function: Kernel, _: None) -> list[bytes]:
     """Return what a kernel computes in the first cases, in a thread without scratch memory; all NaNs are one."""
-    results: list[bytes] = []
 
-    def compute() -> None:
+    def compute() -> Iterator[bytes]:
         for number in range(KERNEL_CASES):
             given = make_case(function.name, 1, number).arguments.items()
             arguments = {name: of.array(of.memory.copy()) if isinstance(of, Buffer) else of for name, of in given}
             function(arguments)
             outputs = (arguments[parameter.name] for parameter in function.parameters if parameter.output)
-            results.extend(np.where(np.isnan(of), np.nan, of).tobytes() for of in outputs if of is not None)
+            yield from (np.where(np.isnan(of), np.nan, of).tobytes() for of in outputs if of is not None)
 
-    thread = threading.Thread(target=compute)
-    thread.start()
-    thread.join()
-    return results
+    with ThreadPoolExecutor(1) as new_thread:
+        return new_thread.submit(lambda: list(compute())).result()
 
 
 def _verdict(operations: Iterable[Operation]) -> Result:
