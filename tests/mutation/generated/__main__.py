@@ -60,6 +60,8 @@ def main() -> None:
     parser.add_argument("--stage", action="append", choices=names, help="of C, only this one; repeatable")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="the results to continue, as lines of JSON")
     options = parser.parse_args()
+    if options.stage and options.language != "c":
+        parser.error(f"--stage: found language {options.language}, expected c: the package has other stages")
     kind = [*([options.language] if options.language != "c" else []), *(options.stage or [])]
     name = re.sub(r"\W+", "-", "-".join(["mutants", *kind, str(options.seed)]))
     path = options.resume or CHECKOUT / ".cache" / f"{name}.jsonl"
