@@ -193,9 +193,9 @@ class Scene:
             self._folders[twin.folders[-1]] = SavedStates()
         name = twin.folders[min(folder, len(twin.folders) - 1)]
         states = self._folders[name]
-        _require(twin.has_stepped or not states.kept)  # the state that it was resumed from is another run's
+        _require(twin.has_stepped or not states.last_two)  # the state that it was resumed from is another run's
         twin.trainer.save_state(self.folder / name, batches=self._batches, seed=-1, data_id=2**64 - 1, keep=keep)
-        states.save(twin.model.state, keep)
+        states.save(twin.model.state, keep, over_ranks=self._comm is not None)
         twin.saving = name
 
     def interrupt(self, who: str) -> None:
@@ -248,7 +248,8 @@ class Scene:
         twin.trainer.close()
         for name in twin.folders:
             states = self._folders[name]
-            self.said.equal(f"states in {name}", states.kept, complete_steps(self.folder / name))
+            complete = complete_steps(self.folder / name)
+            self.said.equal(f"states in {name}", states.kept(complete), complete)
             newest = training_state(self.folder / name)
             expected = (states.newest.updates, self.config, -1, 2**64 - 1, self.runtime.ranks)
             found = (newest.step, newest.config, newest.seed, newest.data_id, newest.ranks)

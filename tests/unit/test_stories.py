@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from starpullm.binding.library import StarpuLimits
+from starpullm.golden.plain import State
 from starpullm.scenario import story as stories
+from starpullm.scenario.saved import SavedStates
 from starpullm.scenario.scene import REFUSALS, Scene
 from starpullm.scenario.story import Call, Story, draw, shorter, shrink
 
@@ -113,3 +115,15 @@ def test_the_program_makes_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compile(program, "program", "exec"), {})
     assert made == [("", STORY.scene), *STORY.calls]
     assert len(program.splitlines()) <= 12
+
+
+def test_a_save_over_ranks_that_is_begun_again_may_have_removed_nothing() -> None:
+    for over_ranks, possible in ((False, [[5]]), (True, [[2, 5], [5]])):
+        for found in ([2, 5], [5], [2], []):
+            states = SavedStates()
+            for updates, keep in ((2, 2), (5, 1), (5, 2)):
+                states.save(State({}, {}, {}, updates), keep, over_ranks=over_ranks)
+            assert (states.kept(found) == found) == (found in possible)
+            states.save(State({}, {}, {}, 6), 3, over_ranks=over_ranks)
+            after = [*found, 6] if found in possible else [5, 6]
+            assert states.kept(after) == after
