@@ -71,6 +71,17 @@ def stop() -> None:
     counting_library().starpullm_allocations_stop()
 
 
+def refuse(caller: int, number: int) -> None:
+    """Refuse one allocation of a site, the ``number``-th from now on."""
+    counting_library().starpullm_allocations_refuse(caller, number)
+
+
+def not_reached() -> int:
+    """Refuse none from now on; return how many more of the site would have led to the one that was chosen."""
+    missing: int = counting_library().starpullm_allocations_not_reached()
+    return missing
+
+
 def sites() -> list[Site]:
     """Return the sites of the allocations that were counted."""
     read = counting_library().starpullm_allocations_sites
@@ -82,14 +93,22 @@ def sites() -> list[Site]:
     ]
 
 
+def is_counting() -> bool:
+    """Return whether the library is preloaded."""
+    return hasattr(ctypes.CDLL(None), "starpullm_allocations_start")
+
+
 @cache
 def counting_library() -> ctypes.CDLL:
     """Return this process: a library that was opened now, without having been preloaded, would count nothing."""
     process = ctypes.CDLL(None)
-    if not hasattr(process, "starpullm_allocations_start"):
+    if not is_counting():
         raise StateError(f"{_FILE_NAME} isn't preloaded, expected it in this process's LD_PRELOAD")
     process.starpullm_allocations_start.restype = None
     process.starpullm_allocations_stop.restype = None
+    process.starpullm_allocations_refuse.restype = None
+    process.starpullm_allocations_refuse.argtypes = [ctypes.c_uint64, ctypes.c_size_t]
+    process.starpullm_allocations_not_reached.restype = ctypes.c_size_t
     process.starpullm_allocations_sites.restype = ctypes.c_size_t
     process.starpullm_allocations_sites.argtypes = [ctypes.POINTER(_Site), ctypes.c_size_t]
     return process

@@ -18,7 +18,7 @@ from typing import Any
 from starpullm.binding import allocations
 from starpullm.binding.allocations import Site
 from starpullm.binding.library import find_library
-from starpullm.checks.result import Finding
+from starpullm.checks.result import MAX_LISTED, Finding
 from starpullm.checks.source_line import source_line
 
 KEPT_PER_THREAD = 1
@@ -32,6 +32,9 @@ two for each trainer were measured). A loss that is kept has more."""
 OBJECTS_KEPT_EARLY = 16
 """The same of an operation that is repeated a few times only: Python's own tables are still growing (up to five objects
 a repetition were measured). A trainer that is kept has hundreds."""
+
+KEPT_AFTER_RUNTIMES = 1
+"""Allocations that the library keeps when a runtime has been closed: its copy of the environment."""
 
 FREEING_SECONDS = 2.0
 """How long to wait for what a worker frees after the end of its last task."""
@@ -108,6 +111,20 @@ def place_of(site: Site) -> str:
     function, line = source_line(site.module, site.offset)
     function = f"{function} ({line})" if line else function or site.function or f"{site.offset:#x}"
     return f"{Path(site.module).name or 'unknown module'}, {function}"
+
+
+def left_allocations(stays: int = 0) -> str:
+    """Return where the library has made allocations that are left when workers have had time to free theirs."""
+    own, deadline = str(find_library()), time.monotonic() + FREEING_SECONDS
+    while True:
+        left = [site for site in allocations.sites() if site.module == own and site.live]
+        number = sum(site.live for site in left)
+        if number <= stays:
+            return ""
+        if time.monotonic() > deadline:
+            where = "; ".join(f"{place_of(site)}: {site.live_bytes} bytes" for site in left[:MAX_LISTED])
+            return f"left {number} allocations: {where}"
+        time.sleep(0.001)
 
 
 _OBJECTS = "objects of Python"

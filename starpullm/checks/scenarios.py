@@ -28,8 +28,8 @@ class Scenarios(Check):
     family, unit = "scenario", "comparisons"
     claim = "whatever the calls, trainers have the bits of a plain sequential one"
     fault = "a trainer does otherwise than a plain sequential one"
-    cannot_see = "calls and sizes that weren't drawn; how long it takes, and what it leaves in memory"
-    needs = Needs(Where.ALONE)
+    cannot_see = "calls and sizes that weren't drawn; how long it takes"
+    needs = Needs(Where.ALONE, counts_allocations=True)
 
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
         """Yield a case for the plain kernels and one for the machine's best; no record is needed."""
@@ -41,7 +41,7 @@ class Scenarios(Check):
         count = STORIES if ranks == 1 else OVER_RANKS
         first = len(LEVELS) * count * (case.seed - 1) + ["best", "ref"].index(case.what)
         stories = [draw(first + number * len(LEVELS), ranks) for number in range(count)]
-        with environment(**{SIMD_VARIABLE: stories[0].simd}):
+        with environment(**of_level(stories[0].simd)):
             return self.of(place, stories)
 
     def of(self, place: Workplace, stories: Sequence[Story], told: Path | None = None) -> Result:
@@ -56,6 +56,11 @@ class Scenarios(Check):
                 finding = Finding(ending.sentence)
                 return self.result(compared=compared, findings=[finding], number=number, kind=ending.kind)
         return self.result(compared=compared, note=f"{len(stories)} stories")
+
+
+def of_level(simd: str) -> dict[str, str]:
+    """Return the environment for the stories of a SIMD level."""
+    return {SIMD_VARIABLE: simd} if simd else {}
 
 
 def tell_stories(place: Workplace, *, stories: Sequence[Any], told: str) -> Result:

@@ -14,6 +14,7 @@ from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
 from starpullm.checks.training import own_batch, traced_trainer
 from starpullm.files.model import num_elements, parameter_shapes
+from starpullm.runtime import Runtime
 from starpullm.trace import AccessMode, Trace
 
 _BLOCK_OF_TASKS = 1024
@@ -46,7 +47,7 @@ class LongTraces(Check):
                 check_steps(statements, trace, first * steps, steps, in_a_step)
                 trainer.clear_trace()
                 statements.equal("tasks after clearing", 0, len(trainer.trace()))
-            check_workers(statements, place, trace)
+            check_workers(statements, place.runtime, trace)
         return self.result(compared=statements.compared, findings=statements.wrong)
 
 
@@ -78,13 +79,13 @@ def check_steps(statements: Statements, trace: Trace, first: int, steps: int, in
         statements.equal(f"step of the tasks of step {number}", {first + number}, set(own.tolist()))
 
 
-def check_workers(statements: Statements, place: Place, trace: Trace) -> None:
+def check_workers(statements: Statements, runtime: Runtime, trace: Trace) -> None:
     """State that this rank's tasks ran one after the other on each worker, after their submission."""
     tasks = trace.tasks[trace.tasks["worker"] >= 0]
-    expected = set(range(place.runtime.partition.workers))
+    expected = set(range(runtime.partition.workers))
     statements.equal("workers that there are not", set(), set(tasks["worker"].tolist()) - expected)
     statements.equal("a worker has run tasks", True, len(tasks) > 0)
-    statements.equal("ranks whose tasks have run here", {place.runtime.rank}, set(tasks["rank"].tolist()))
+    statements.equal("ranks whose tasks have run here", {runtime.rank}, set(tasks["rank"].tolist()))
     in_order = (tasks["submit_ns"] <= tasks["start_ns"]) & (tasks["start_ns"] <= tasks["end_ns"])
     statements.equal("tasks that ended before they began", 0, int(np.sum(~in_order)))
     for worker in expected:

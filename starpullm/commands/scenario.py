@@ -13,12 +13,12 @@ import click
 
 from starpullm.checks.isolation import Pool
 from starpullm.checks.result import Finding, Result
-from starpullm.checks.scenarios import Scenarios, tell_stories
+from starpullm.checks.scenarios import Scenarios, of_level, tell_stories
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, refuse_ranks
 from starpullm.commands.render import OUT
 from starpullm.processes.children import Answered
-from starpullm.scenario.story import LEVELS, SIMD_VARIABLE, Story, draw, shrink
+from starpullm.scenario.story import LEVELS, Story, draw, shrink
 
 IN_ONE_PROCESS = 20
 START_SECONDS, STORY_SECONDS = 30.0, 5.0
@@ -69,7 +69,8 @@ def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Resul
         ranks,
         tell_stories,
         time_limit=START_SECONDS + STORY_SECONDS * ranks**2 * len(stories),
-        environment={SIMD_VARIABLE: stories[0].simd},
+        counts_allocations=True,
+        environment=of_level(stories[0].simd),
         stories=stories,
         told=str(told),
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from starpullm.errors import FormatError
 from starpullm.golden.plain import State
 from starpullm.resume import training_state
+
+Description = Mapping[str, object]
+"""Settings of AdamW, the number of batches read, their size and length."""
 
 
 class SavedStates:
@@ -21,19 +24,22 @@ class SavedStates:
         """The same before the last one was saved."""
         self.last_two: list[int] = []
         """Those that were saved last; the first of two is complete."""
+        self.described: Description | None = None
+        """What the last one says of itself."""
 
     @property
     def newest(self) -> State:
         """The state that a run resumes from."""
         return self._states[self._kept[0][-1]]
 
-    def save(self, state: State, keep: int, *, over_ranks: bool) -> None:
+    def save(self, state: State, keep: int, described: Description, *, over_ranks: bool) -> None:
         """Add a state, and leave as many as are kept.
 
         Over ranks one may save the same step again before another has saved it. Then what the first save had removed,
         once complete, may stay.
         """
         self._states[state.updates] = state
+        self.described = described
         begun = self._kept
         if over_ranks and self.last_two[-1:] == [state.updates]:
             begun = begun + self._kept_before

@@ -16,7 +16,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from starpullm.binding import allocations
+from starpullm.binding.library import find_library
 from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
+from starpullm.checks.memory import KEPT_AFTER_RUNTIMES, left_allocations
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import is_in_memory, limited_files
 from starpullm.checks.statements import Statements
@@ -38,12 +41,16 @@ from starpullm.options import OFFLOAD_PLANS
 from starpullm.processes import Comm
 from starpullm.resume import training_state
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
-from starpullm.scenario.saved import SavedStates, complete_steps
+from starpullm.scenario.saved import Description, SavedStates, complete_steps
 from starpullm.scenario.twin import Twin
 from starpullm.trainer import Trainer
 
 _HIGHEST_LIMIT = 1 << 27
 """Many times what the model of a story with a limit takes."""
+
+
+_PLACES_WITHOUT_MEMORY = 4
+"""Of each call."""
 
 
 class Difference(Exception):  # noqa: N818 - not an error of the library's
@@ -79,6 +86,9 @@ class Scene:
         self._limit: dict[str, Any] = {"memory_limit": memory_limit, "offload_plan": offload_plan}
         self._twins: dict[str, Twin] = {}
         self._folders: dict[str, SavedStates] = {}
+        self._counts_allocations = allocations.is_counting()
+        if self._counts_allocations:
+            allocations.start()
         with ExitStack() as exits:
             first = comm is None or comm.Get_rank() == 0
             folder = exits.enter_context(tempfile.TemporaryDirectory(dir=directory)) if first else ""
@@ -101,6 +111,9 @@ class Scene:
                 self.end()
             for twin in self:
                 self._exits.callback(twin.trainer.close)
+        if kind is None and self._counts_allocations:
+            self.said.equal("what is left when all is closed", "", left_allocations(KEPT_AFTER_RUNTIMES))
+            self._judge()
 
     def open(self, who: str, *, start: str = "", **options: Any) -> None:
         """Open a trainer with the last "state" or "checkpoint", or else with the generated model.
@@ -195,7 +208,9 @@ class Scene:
         states = self._folders[name]
         _require(twin.has_stepped or not states.last_two)  # the state that it was resumed from is another run's
         twin.trainer.save_state(self.folder / name, batches=self._batches, seed=-1, data_id=2**64 - 1, keep=keep)
-        states.save(twin.model.state, keep, over_ranks=self._comm is not None)
+        sizes = {"batch_size": twin.model.batch_size, "seq_len": twin.model.seq_len}
+        described = _description(twin.model.settings, batches=self._batches, **sizes)
+        states.save(twin.model.state, keep, described, over_ranks=self._comm is not None)
         twin.saving = name
 
     def interrupt(self, who: str) -> None:
@@ -241,6 +256,31 @@ class Scene:
             self.said.equal(f"refusal of {what}", kind.__name__, "none")
         self._judge()
 
+    def lack_memory(self, who: str, *, place: int) -> None:
+        """Step and save with other trainers, for each of which a place that has allocated before gets no memory."""
+        twin = self._twin(who)
+        _require(self._counts_allocations and self._comm is None and not twin.audited)
+        for other in self:
+            other.trainer.wait()
+            other.trainer.wait_saved()
+        library = str(find_library())
+        callers = sorted({site.caller for site in allocations.sites() if site.module == library})
+        state = self._models["generated"]
+        model = PlainModel(self.config, state, twin.model.batch_size, twin.model.seq_len, Settings())
+        whole, own = self._batch(twin)
+        expected = np.array(model.evaluate(*whole))
+        for number in range(_PLACES_WITHOUT_MEMORY):
+            apart = number * len(callers) // _PLACES_WITHOUT_MEMORY
+            allocations.refuse(callers[(place + apart) % len(callers)], 1 if place % 4 else 2)
+            try:
+                found = self._step_and_save(own)
+                self.said.same_bits("loss where memory is scarce", expected, np.array(found))
+            except OutOfMemoryError:
+                pass
+            finally:
+                allocations.not_reached()
+        self._judge()
+
     def close(self, who: str) -> None:
         """Compare a last time, and close a trainer; its saved states are complete then."""
         self.compare(who)
@@ -254,6 +294,10 @@ class Scene:
             expected = (states.newest.updates, self.config, -1, 2**64 - 1, self.runtime.ranks)
             found = (newest.step, newest.config, newest.seed, newest.data_id, newest.ranks)
             self.said.equal("newest state", expected, found)
+            if states.described is not None:
+                sizes = {"batches": newest.batches, "batch_size": newest.batch_size, "seq_len": newest.seq_len}
+                settings = Settings(0.0, newest.betas, newest.eps, newest.weight_decay)
+                self.said.equal("what the newest state says", states.described, _description(settings, **sizes))
         self._judge()
 
     def restart(self, partition: str, scheduler: str = DEFAULT_SCHEDULER) -> None:
@@ -291,6 +335,16 @@ class Scene:
             self._limit["memory_limit"] *= 2
             self.runtime.close()
             self.runtime = self._start(str(self.runtime.partition), self.runtime.scheduler)
+
+    def _step_and_save(self, batch: tuple[ArrayLike, ArrayLike]) -> np.float32:
+        """Do a traced step with a trainer of the generated model, save it, and return the loss."""
+        batch_size, seq_len = np.shape(batch[0])
+        path = self.folder / "generated.bin"
+        with Trainer(self.runtime, path, batch_size=batch_size, seq_len=seq_len, trace=True) as trainer:
+            loss = trainer.submit(*batch)
+            trainer.save_state(Path(tempfile.mkdtemp(dir=self.folder, prefix="scarce-")))
+            trainer.save_checkpoint(self.folder / "scarce.bin")
+            return loss.result()
 
     @property
     def _is_limited(self) -> bool:
@@ -343,6 +397,12 @@ class Scene:
 def _require(possible: bool) -> None:
     if not possible:
         raise Impossible
+
+
+def _description(settings: Settings, **sizes: int) -> Description:
+    """Return what a state says of itself; its learning rate is that of the last step."""
+    _, betas, *others = settings
+    return {**sizes, "settings": [float(np.float32(value)) for value in (*betas, *others)]}
 
 
 def _copy_at_one_moment(folder: Path, to: Path) -> None:

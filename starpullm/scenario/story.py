@@ -19,7 +19,7 @@ from starpullm.scenario.scene import REFUSALS, Difference, Impossible, Scene
 
 SIMD_VARIABLE = "STARPULLM_SIMD"
 LEVELS = ("", "ref")
-"""SIMD levels: the machine's best, and the plain kernels."""
+"""SIMD levels: the one that is chosen, which is the machine's best or that of the environment, and the plain one."""
 
 Arguments = Mapping[str, Any]
 
@@ -51,7 +51,7 @@ class Story(NamedTuple):
         made = ", ".join(f"{name}={value!r}" for name, value in self.scene.items())
         lines = [
             *(f"# {line}" for line in comment.splitlines()),
-            f"import os; os.environ[{SIMD_VARIABLE!r}] = {self.simd!r}",
+            *([f"import os; os.environ[{SIMD_VARIABLE!r}] = {self.simd!r}"] if self.simd else []),
             "from starpullm.scenario.scene import Scene",
             *(["from mpi4py.MPI import COMM_WORLD"] if ranks > 1 else []),
             f"with Scene({'comm=COMM_WORLD, ' if ranks > 1 else ''}{made}) as scene:",
@@ -172,6 +172,7 @@ CALLS: Mapping[str, tuple[int, Draw]] = {
     "save_state": (4, lambda random, sizes: {"keep": random.randint(1, 3), "folder": random.choice((0, 0, 0, 1))}),
     "interrupt": (1, lambda random, sizes: {}),
     "save_checkpoint": (2, lambda random, sizes: {}),
+    "lack_memory": (2, lambda random, sizes: {"place": random.randrange(1 << 16)}),
     "refuse": (3, lambda random, sizes: {"what": random.choice(list(REFUSALS))}),
     "close": (4, lambda random, sizes: {}),
 }

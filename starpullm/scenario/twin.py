@@ -15,6 +15,7 @@ from starpullm.checks.observer import Observer
 from starpullm.checks.reduction import gradient_error
 from starpullm.checks.reference64 import gradient_references
 from starpullm.checks.result import Result
+from starpullm.checks.sessions import check_workers
 from starpullm.checks.statements import Statements
 from starpullm.golden.plain import Ids, PlainModel
 from starpullm.golden.records import layer_name
@@ -52,6 +53,8 @@ class Twin:
         sets = options.get("activation_sets", 0), ahead
         self.shares_sets = any(0 < count < trainer.sub_batches for count in sets)
         self._losses: list[tuple[Loss, np.float32]] = []
+        self._submitted, self._cleared = 0, 0
+        """Steps, evaluations and forward passes so far, and when the trace was cleared."""
         self._last = ""
         """What was submitted last: a step, an evaluation or a forward pass."""
         self.has_stepped = False
@@ -63,6 +66,7 @@ class Twin:
         """Submit a step: the model does the ranks' whole batch, the trainer this rank's own part of it."""
         self._losses.append((self.trainer.submit(*own, learning_rate=rate), self.model.evaluate(*whole)))
         self._last, self.has_stepped = "step", True
+        self._submitted += 1
         parts = self.model.batch_size // self.trainer.batch_size * self.trainer.sub_batches
         self.model.backward(*whole, parts if self.trainer.reduction == "tree" else 1)
         if self.trainer.reduction == "redux":
@@ -81,6 +85,7 @@ class Twin:
         found = self.trainer.evaluate(*own)
         self.said.same_bits("loss of the evaluation", np.array(self.model.evaluate(*whole)), np.array(found))
         self._last = "evaluation"
+        self._submitted += 1
 
     def forward(self, inputs: Ids, sequence: int, position: int) -> None:
         """Do a forward pass, and compare the probabilities after a position; on one rank."""
@@ -90,6 +95,7 @@ class Twin:
         expected = self.model.tensor("activations", "probs")[sequence, position, : self.model.config.vocab_size]
         self.said.same_bits("probabilities", expected, found)
         self._last = "forward"
+        self._submitted += 1
 
     def compare(self) -> None:
         """Wait, and compare losses and all tensors, then what was observed of the tasks."""
@@ -155,7 +161,11 @@ class Twin:
     def _compare_tasks(self) -> None:
         """Compare what trace and instruments have since the last comparison, and clear it."""
         trace, observer = self.trainer.trace(), Observer(self.trainer)
+        submitted = list(range(self._cleared, self._submitted))
+        self.said.equal("numbers of the steps in the trace", submitted, np.unique(trace.tasks["step"]).tolist())
+        self._cleared = self._submitted
         if len(trace):
+            check_workers(self.said, self.trainer.runtime, trace)
             observed = observe(trace)
             late = (violation_text(trace, path) for path in observed.violations)
             for found in (*observed.backwards, *late):

@@ -172,9 +172,7 @@ def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
             allocations.stop()
         sites = [site for site in allocations.sites() if site.function == "starpullm_session_create"]
         if fails:
-            caller = min(sites, key=lambda site: site.offset).caller
-            refuse = allocations.counting_library().starpullm_allocations_refuse
-            refuse(ctypes.c_uint64(caller), ctypes.c_size_t(1))
+            allocations.refuse(min(sites, key=lambda site: site.offset).caller, 1)
         _print_error(lambda: Trainer(runtime, checkpoint, batch_size=B, seq_len=T))
         try:
             # In Python the options are compared before the native call is made.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from starpullm.checks.place import Place
 from starpullm.checks.sessions import check_steps, check_workers
 from starpullm.checks.statements import Statements
 from starpullm.trace import HandleInfo, Trace
@@ -86,14 +84,14 @@ def test_lost_tasks_and_accesses_are_wrong() -> None:
 # ---- Workers ----
 
 
-def wrong_workers(tmp_path: Path, change: Change) -> list[str]:
+def wrong_workers(change: Change) -> list[str]:
     """Six tasks on two workers in turn; each takes as long as two starts are apart, so that a worker has no pause."""
     trace = make_trace([[]] * 6, starts=[10, 20, 30, 40, 50, 60], ends=[30, 40, 50, 60, 70, 80])
     trace.tasks["worker"] = [0, 1] * 3
     trace.tasks["submit_ns"] = trace.tasks["start_ns"]
     change(trace)
     statements = Statements()
-    check_workers(statements, Place(runtime(partition=TWO), tmp_path), trace)
+    check_workers(statements, runtime(partition=TWO), trace)
     endings = [(found.sentence.partition(":")[0], found.sentence.rpartition("found ")[2]) for found in statements.wrong]
     return [f"{what}: {found}" for what, found in endings]
 
@@ -122,5 +120,5 @@ TWO = _Two()
         ),
     ],
 )
-def test_tasks_of_a_worker_run_one_after_the_other(tmp_path: Path, change: Change, wrong: list[str]) -> None:
-    assert wrong_workers(tmp_path, change) == wrong
+def test_tasks_of_a_worker_run_one_after_the_other(change: Change, wrong: list[str]) -> None:
+    assert wrong_workers(change) == wrong

@@ -122,8 +122,8 @@ def test_a_save_over_ranks_that_is_begun_again_may_have_removed_nothing() -> Non
         for found in ([2, 5], [5], [2], []):
             states = SavedStates()
             for updates, keep in ((2, 2), (5, 1), (5, 2)):
-                states.save(State({}, {}, {}, updates), keep, over_ranks=over_ranks)
+                states.save(State({}, {}, {}, updates), keep, {}, over_ranks=over_ranks)
             assert (states.kept(found) == found) == (found in possible)
-            states.save(State({}, {}, {}, 6), 3, over_ranks=over_ranks)
+            states.save(State({}, {}, {}, 6), 3, {}, over_ranks=over_ranks)
             after = [*found, 6] if found in possible else [5, 6]
             assert states.kept(after) == after

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from starpullm.binding import allocations
+from starpullm.checks.memory import left_allocations
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place, Workplace
 from starpullm.checks.result import Result
@@ -14,7 +15,6 @@ from starpullm.runtime import Runtime
 
 from .options import TINY
 from .refused_calls import refuse_call
-from .scarcity import left_allocations
 from .statements import Statements
 
 _MANY = 10**6

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -19,14 +17,13 @@ from starpullm.binding import allocations, prototypes
 from starpullm.binding.allocations import Site
 from starpullm.binding.kernels import Kernel
 from starpullm.binding.library import find_library
-from starpullm.checks import memory
 from starpullm.checks.cases import find_record
 from starpullm.checks.kernels.cases import CASES, make_case
 from starpullm.checks.kernels.draw import Buffer
-from starpullm.checks.memory import place_of
+from starpullm.checks.memory import KEPT_AFTER_RUNTIMES, left_allocations, place_of
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place, Workplace
-from starpullm.checks.result import MAX_LISTED, Finding, Result
+from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import OutOfMemoryError, StarpullmError
 from starpullm.instruments import Instruments
@@ -74,7 +71,7 @@ def scarce_memory(place: Place, *, record: str, sub_batches: int, reduction: str
 def scarce_starts(workplace: Workplace) -> Result:
     """Let allocations fail in the start of a runtime, in a process without one."""
     del workplace
-    return _verdict([Operation("a runtime", nullcontext, lambda _: Runtime("1x1").close(), stays=1)])
+    return _verdict([Operation("a runtime", nullcontext, lambda _: Runtime("1x1").close(), stays=KEPT_AFTER_RUNTIMES)])
 
 
 def scarce_kernels(workplace: Workplace) -> Result:
@@ -190,17 +187,16 @@ def _places(operation: Operation) -> dict[int, tuple[int, Site]]:
 
 def _fail(operation: Operation, expected: object, caller: int, number: int) -> tuple[str, bool]:
     """Let a place's allocation fail (0: none), and return what was wrong, and whether there were so many."""
-    fault, missing, library = "", number, allocations.counting_library()
-    library.starpullm_allocations_not_reached.restype = ctypes.c_size_t
+    fault, missing = "", number
     allocations.start()
     try:
         with operation.opening() as opened:
-            library.starpullm_allocations_refuse(ctypes.c_uint64(caller), ctypes.c_size_t(number))
+            allocations.refuse(caller, number)
             try:
                 if operation.call(opened) != expected:
                     fault = "the result is another one"
             finally:
-                missing = library.starpullm_allocations_not_reached()
+                missing = allocations.not_reached()
     except OutOfMemoryError:
         pass
     except StarpullmError as error:
@@ -208,17 +204,3 @@ def _fail(operation: Operation, expected: object, caller: int, number: int) -> t
     finally:
         allocations.stop()
     return fault or left_allocations(operation.stays), number > 0 and missing == 0
-
-
-def left_allocations(stays: int = 0) -> str:
-    """Return where the library has made allocations that are left when workers have had time to free theirs."""
-    own, deadline = str(find_library()), time.monotonic() + memory.FREEING_SECONDS
-    while True:
-        left = [site for site in allocations.sites() if site.module == own and site.live]
-        number = sum(site.live for site in left)
-        if number <= stays:
-            return ""
-        if time.monotonic() > deadline:
-            where = "; ".join(f"{place_of(site)}: {site.live_bytes} bytes" for site in left[:MAX_LISTED])
-            return f"left {number} allocations: {where}"
-        time.sleep(0.001)
