@@ -26,7 +26,7 @@ class Scenarios(Check):
     """
 
     family, unit = "scenario", "comparisons"
-    claim = "whatever the calls, trainers have the bits of a plain sequential one"
+    claim = "whatever the calls, trainers have the bits of a plain sequential one and leave nothing in memory"
     fault = "a trainer does otherwise than a plain sequential one"
     cannot_see = "calls and sizes that weren't drawn; how long it takes"
     needs = Needs(Where.ALONE, counts_allocations=True)
