@@ -19,6 +19,10 @@ SHARED_ACTIVATIONS = {
 }
 """The activations whose layers share a buffer without keep_activations, by what is computed again."""
 
+WITH_WEIGHTS = {"ln1", "qkv", "attproj", "ln2", "fch", "fcproj"}
+"""Outputs of matmuls and layernorms, of whose gradients blocks have buffers of their own if ``gradient_buffers`` is
+``block``."""
+
 # Activation gradients of a block in the order in which the backward pass completes them. After those of an operation
 # come the gradients of its parameters, marked with =.
 _BLOCK_BACKWARD = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,14 @@ from numpy.typing import ArrayLike
 
 from starpullm.checks.accesses import Accesses, Poison
 from starpullm.checks.dependencies.observed_order import observe, violation_text
-from starpullm.checks.execution_order import SHARED_ACTIVATIONS, execution_order
+from starpullm.checks.execution_order import SHARED_ACTIVATIONS, WITH_WEIGHTS, execution_order
 from starpullm.checks.observer import Observer
 from starpullm.checks.reduction import gradient_error
 from starpullm.checks.reference64 import gradient_references
 from starpullm.checks.result import Result
 from starpullm.checks.sessions import check_workers
 from starpullm.checks.statements import Statements
+from starpullm.errors import StateError
 from starpullm.golden.plain import Ids, PlainModel
 from starpullm.golden.records import layer_name
 from starpullm.loss import Loss
@@ -46,6 +47,7 @@ class Twin:
         self.traced = self.poisoned or self.audited or bool(options.get("trace") or options.get("max_delay_us"))
         self._keeps_activations = bool(options.get("keep_activations"))
         self._shared = set() if self._keeps_activations else SHARED_ACTIVATIONS[options.get("recompute", "none")]
+        self._own_gradients = WITH_WEIGHTS if options.get("gradient_buffers") == "block" else set()
         self._drops = trainer.runtime.drops and not self._keeps_activations
         self._reuses_gradients = options.get("weight_gradients") == "reused"
         counts = {"1f1b": 1, "zero-bubble": options.get("stages", 1) + 2}  # for a worker of the last stage
@@ -58,6 +60,7 @@ class Twin:
         self._last = ""
         """What was submitted last: a step, an evaluation or a forward pass."""
         self.has_stepped = False
+        model.tensor("activation_grads", "losses").fill(1 / (model.batch_size * model.seq_len))  # before any step
         self._inputs: Ids | None = None
         self._rates: list[float | None] = []
         """Inputs of the last step, and rates of all, whose gradients haven't been compared: with ``redux`` alone."""
@@ -112,33 +115,49 @@ class Twin:
             self._compare_tasks()
 
     def compare_tensor(self, group: str, name: str, layer: int | None) -> None:
-        """Compare a tensor, if it has a value that the model has too."""
-        layered = self.trainer.layers_of(group, name) is not None
-        match group:
-            case "activations":
-                kept = name not in self._shared and not self._drops
-                stale = self.poisoned and self._last == "forward" and name == "losses"
-                readable = bool(self._last) and kept and not stale
-            case "grads" | "activation_grads":
-                if group == "grads":
-                    kept = not (layered and self._reuses_gradients)
-                else:
-                    kept = self._keeps_activations or not layered
-                kept = kept and not self._drops
-                stale = self.poisoned and self._last != "step"
-                readable = self.has_stepped and kept and not stale
-            case _:
-                readable = True
-        if not readable:
+        """Compare a tensor; one that isn't kept is refused, and one whose value may be gone isn't read."""
+        where = f"{group}/{layer_name(name, layer)}"
+        if not self._is_kept(group, name):
+            self._expect_refusal(where, lambda: self.trainer.tensor(group, name, layer))
             return
-        expected, where = self.model.tensor(group, name, layer), f"{group}/{layer_name(name, layer)}"
+        if self._is_gone(group, name):
+            return
+        expected = self.model.tensor(group, name, layer)
         if not self.shares_sets or not group.startswith("activation"):
             self.said.same_bits(where, expected, self.trainer.tensor(group, name, layer))
             return
-        # Without a part the whole tensor is read, which is then refused.
-        for part in self.trainer.kept_sequences(group, name) or [slice(None)]:
+        self._expect_refusal(where, lambda: self.trainer.tensor(group, name, layer))
+        for part in self.trainer.kept_sequences(group, name):
             found = self.trainer.tensor(group, name, layer, sequences=part)
             self.said.same_bits(f"{where} of sequences {part.start} to {part.stop - 1}", expected[part], found)
+
+    def _is_kept(self, group: str, name: str) -> bool:
+        """Return whether the tensor's layers have buffers of their own."""
+        layered = self.trainer.layers_of(group, name) is not None
+        match group:
+            case "activations":
+                return name not in self._shared
+            case "activation_grads":
+                return not layered or self._keeps_activations or name in self._own_gradients
+            case "grads":
+                return not (layered and self._reuses_gradients)
+            case _:
+                return True
+
+    def _is_gone(self, group: str, name: str) -> bool:
+        """Return whether a value may have been dropped or poisoned; what no task has written yet is 0."""
+        if group not in ("activations", "activation_grads", "grads"):
+            return False
+        written = self._last == "step" or (group == "activations" and (self._last, name) != ("forward", "losses"))
+        return self._drops or (self.poisoned and not (self._last and written))
+
+    def _expect_refusal(self, where: str, read: Callable[[], object]) -> None:
+        try:
+            read()
+        except StateError:
+            self.said.compared += 1
+        else:
+            self.said.add(where, "a refusal", "a value")
 
     def take(self, result: Result) -> None:
         """State that a check has found nothing."""
