@@ -170,6 +170,7 @@ class Trainer(Resource):
             **(instruments or Instruments()).options(),
         )
         if runtime.comm:
+            runtime.comm.Barrier()  # until then a rank may save what the others resume from
             check_same_options(
                 runtime.comm, {**options_of_all_ranks(options, checkpoint, resume), "matmul": runtime.matmul}
             )
@@ -430,7 +431,7 @@ class Trainer(Resource):
         self._call("session_save_state", options)
 
     def wait_saved(self) -> None:
-        """Wait until the state of the last ``save_state`` is on the disk.
+        """Wait until what this rank writes of the state of the last ``save_state`` is on the disk.
 
         If saving failed, `FileError` is raised; if a task failed before all tensors had been read,
         `RuntimeFailureError`, and nothing is saved.

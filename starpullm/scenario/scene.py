@@ -6,9 +6,12 @@ The calls of a story are methods of `Scene`. `submit` and `save_state` leave ste
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -197,8 +200,11 @@ class Scene:
         twin.take(RuntimeGraph().judge(twin.trainer.trace(), edges))
         self.compare(who)
 
-    def save_state(self, who: str, *, keep: int = 2, folder: int = 0) -> None:
-        """Save the state in one of the trainer's folders, or a new one, and go on at once."""
+    def save_state(self, who: str, *, keep: int = 2, folder: int = 0, slow: bool = False) -> None:
+        """Save the state in one of the trainer's folders, or a new one, and go on at once.
+
+        A slow save has little of one processor: the thread that saves is as the one that asks.
+        """
         twin = self._settled(who)
         _require(not twin.audited)
         if folder >= len(twin.folders):
@@ -207,7 +213,9 @@ class Scene:
         name = twin.folders[min(folder, len(twin.folders) - 1)]
         states = self._folders[name]
         _require(twin.has_stepped or not states.last_two)  # the state that it was resumed from is another run's
-        twin.trainer.save_state(self.folder / name, batches=self._batches, seed=-1, data_id=2**64 - 1, keep=keep)
+        values = {"batches": self._batches, "seed": -1, "data_id": 2**64 - 1, "keep": keep}
+        with ThreadPoolExecutor(1, initializer=_yield_to_all if slow else None) as caller:
+            caller.submit(twin.trainer.save_state, self.folder / name, **values).result()
         sizes = {"batch_size": twin.model.batch_size, "seq_len": twin.model.seq_len}
         described = _description(twin.model.settings, batches=self._batches, **sizes)
         states.save(twin.model.state, keep, described, over_ranks=self._comm is not None)
@@ -286,6 +294,8 @@ class Scene:
         self.compare(who)
         twin = self._twins.pop(who)
         twin.trainer.close()
+        if self._comm:
+            self._comm.Barrier()  # each rank has saved its part
         for name in twin.folders:
             states = self._folders[name]
             complete = complete_steps(self.folder / name)
@@ -397,6 +407,12 @@ class Scene:
 def _require(possible: bool) -> None:
     if not possible:
         raise Impossible
+
+
+def _yield_to_all() -> None:
+    """Let this thread, and those that it starts, run on one processor only, and there after all other threads."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def _description(settings: Settings, **sizes: int) -> Description:

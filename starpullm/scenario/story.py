@@ -155,6 +155,12 @@ def _rate(random: Random, sizes: Mapping[str, int]) -> Arguments:
     return {"rate": random.choice((0.0, 0.0, 1e-3, 1e-2))} if random.random() < 0.5 else {}
 
 
+def _save(random: Random, sizes: Mapping[str, int]) -> Arguments:
+    del sizes
+    slow = {"slow": True} if random.random() < 0.5 else {}
+    return {"keep": random.randint(1, 3), "folder": random.choice((0, 0, 0, 1)), **slow}
+
+
 def _tensor(random: Random, sizes: Mapping[str, int]) -> Arguments:
     return dict(zip(("group", "name", "layer"), random.choice(list(execution_order(sizes["num_layers"]))), strict=True))
 
@@ -169,7 +175,7 @@ CALLS: Mapping[str, tuple[int, Draw]] = {
     "probabilities": (1, lambda random, sizes: {"sequence": random.randrange(8), "position": random.randrange(32)}),
     "read": (4, _tensor),
     "graph": (1, lambda random, sizes: {}),
-    "save_state": (4, lambda random, sizes: {"keep": random.randint(1, 3), "folder": random.choice((0, 0, 0, 1))}),
+    "save_state": (4, _save),
     "interrupt": (1, lambda random, sizes: {}),
     "save_checkpoint": (2, lambda random, sizes: {}),
     "lack_memory": (2, lambda random, sizes: {"place": random.randrange(1 << 16)}),
@@ -306,7 +312,7 @@ def _smaller(scene: Arguments) -> Iterator[Arguments]:
 
 def _simpler(arguments: Arguments) -> Iterator[Arguments]:
     """Yield a call's arguments without one that may be left out, or with a smaller size."""
-    for name in ("rate", "keep", "folder", "sub_batches", *OPTIONS, *PIPELINE):
+    for name in ("rate", "keep", "folder", "slow", "sub_batches", *OPTIONS, *PIPELINE):
         if name in arguments:
             yield {key: value for key, value in arguments.items() if key != name}
     for name in ("batch_size", "seq_len", "steps"):

@@ -137,6 +137,14 @@ def test_several_trainers_on_one_runtime(tmp_path: Path) -> None:
         assert losses == [loss for loss in alone for _ in range(2)] + alone * 2
 
 
+def test_what_one_rank_saves_later_is_resumed(tmp_path: Path) -> None:
+    outcome = run(programs.resumed_at_once, model(tmp_path), str(tmp_path / "states"))
+    assert isinstance(outcome, Completed), outcome
+    for report in outcome.reports.values():
+        resumed, expected = report.stdout.split()
+        assert resumed == expected
+
+
 def test_memory_that_one_rank_lacks(tmp_path: Path) -> None:
     """What the plan says is enough. With a byte less both ranks refuse the trainer, and name the rank."""
     outcome = run(programs.limited_memory, model(tmp_path))

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -76,6 +77,21 @@ def several_trainers(comm: Comm, checkpoint: str) -> None:
             with Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as trainer:
                 losses += map(float, [trainer.submit(*batch) for _ in range(3)])
     print(json.dumps(losses))
+
+
+def resumed_at_once(comm: Comm, checkpoint: str, folder: str) -> None:
+    """Resume what one rank saves later than the other; print the loss of the second step, and that without a stop."""
+    batch = generate_tokens(comm.Get_rank() + 1, 1, B, T, 61)
+    with Runtime(comm=comm) as runtime, ranks.guarded(comm):
+        with Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as whole:
+            _, expected = (float(whole.step(*batch)) for _ in range(2))
+        saved = Trainer(runtime, checkpoint, batch_size=B, seq_len=T)
+        saved.step(*batch)
+        time.sleep(comm.Get_rank())
+        saved.save_state(folder)
+        saved.close()
+        with Trainer(runtime, resume=folder, batch_size=B, seq_len=T) as resumed:
+            print(float(resumed.step(*batch)), expected)
 
 
 def limited_memory(comm: Comm, checkpoint: str) -> None:
