@@ -265,7 +265,7 @@ class Scene:
         self._judge()
 
     def lack_memory(self, who: str, *, place: int) -> None:
-        """Step and save with other trainers, for each of which a place that has allocated before gets no memory."""
+        """Train and save with other trainers, for each of which a place that has allocated before gets no memory."""
         twin = self._twin(who)
         _require(self._counts_allocations and self._comm is None and not twin.audited)
         for other in self:
@@ -276,12 +276,13 @@ class Scene:
         state = self._models["generated"]
         model = PlainModel(self.config, state, twin.model.batch_size, twin.model.seq_len, Settings())
         whole, own = self._batch(twin)
+        model.step(*whole)
         expected = np.array(model.evaluate(*whole))
         for number in range(_PLACES_WITHOUT_MEMORY):
             apart = number * len(callers) // _PLACES_WITHOUT_MEMORY
             allocations.refuse(callers[(place + apart) % len(callers)], 1 if place % 4 else 2)
             try:
-                found = self._step_and_save(own)
+                found = self._steps_and_saves(own)
                 self.said.same_bits("loss where memory is scarce", expected, np.array(found))
             except OutOfMemoryError:
                 pass
@@ -346,11 +347,12 @@ class Scene:
             self.runtime.close()
             self.runtime = self._start(str(self.runtime.partition), self.runtime.scheduler)
 
-    def _step_and_save(self, batch: tuple[ArrayLike, ArrayLike]) -> np.float32:
-        """Do a traced step with a trainer of the generated model, save it, and return the loss."""
+    def _steps_and_saves(self, batch: tuple[ArrayLike, ArrayLike]) -> np.float32:
+        """Do two traced steps with a trainer of the generated model, save it, and return the second loss."""
         batch_size, seq_len = np.shape(batch[0])
         path = self.folder / "generated.bin"
         with Trainer(self.runtime, path, batch_size=batch_size, seq_len=seq_len, trace=True) as trainer:
+            trainer.submit(*batch)
             loss = trainer.submit(*batch)
             trainer.save_state(Path(tempfile.mkdtemp(dir=self.folder, prefix="scarce-")))
             trainer.save_checkpoint(self.folder / "scarce.bin")
