@@ -328,7 +328,8 @@ STARPULLM_API enum starpullm_status starpullm_session_claim_directory(starpullm_
 STARPULLM_API enum starpullm_status starpullm_session_save_state(starpullm_session *session,
                                                                  const struct starpullm_save_options *options);
 
-/* Waits until the last save is on the disk. Returns its failure unless that has been reported. */
+/* Waits until the last save is on the disk, over ranks this rank's part of it: a session resumes from it when all have
+ * waited. Returns its failure unless that has been reported. */
 STARPULLM_API enum starpullm_status starpullm_session_wait_saved(starpullm_session *session);
 
 #ifdef __cplusplus
