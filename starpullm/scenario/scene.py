@@ -264,30 +264,23 @@ class Scene:
             self.said.equal(f"refusal of {what}", kind.__name__, "none")
         self._judge()
 
-    def lack_memory(self, who: str, *, place: int) -> None:
+    def lack_memory(self, who: str, *, place: int = 0) -> None:
         """Train and save with other trainers, for each of which a place that has allocated before gets no memory."""
         twin = self._twin(who)
-        _require(self._counts_allocations and self._comm is None and not twin.audited)
+        _require(self._comm is None and not twin.audited)
         for other in self:
             other.trainer.wait()
             other.trainer.wait_saved()
-        library = str(find_library())
-        callers = sorted({site.caller for site in allocations.sites() if site.module == library})
         state = self._models["generated"]
         model = PlainModel(self.config, state, twin.model.batch_size, twin.model.seq_len, Settings())
         whole, own = self._batch(twin)
         model.step(*whole)
         expected = np.array(model.evaluate(*whole))
-        for number in range(_PLACES_WITHOUT_MEMORY):
-            apart = number * len(callers) // _PLACES_WITHOUT_MEMORY
-            allocations.refuse(callers[(place + apart) % len(callers)], 1 if place % 4 else 2)
-            try:
-                found = self._steps_and_saves(own)
-                self.said.same_bits("loss where memory is scarce", expected, np.array(found))
-            except OutOfMemoryError:
-                pass
-            finally:
-                allocations.not_reached()
+
+        def train() -> None:
+            self.said.same_bits("loss where memory is scarce", expected, np.array(self._steps_and_saves(own)))
+
+        self._lack(place, train)
         self._judge()
 
     def close(self, who: str) -> None:
@@ -311,10 +304,12 @@ class Scene:
                 self.said.equal("what the newest state says", states.described, _description(settings, **sizes))
         self._judge()
 
-    def restart(self, partition: str, scheduler: str = DEFAULT_SCHEDULER) -> None:
-        """Close everything, and start another runtime."""
+    def restart(self, partition: str, scheduler: str = DEFAULT_SCHEDULER, *, place: int | None = None) -> None:
+        """Close everything, and start another runtime; before it some for which a place gets no memory."""
         self.end()
         self.runtime.close()
+        if place is not None and self._counts_allocations and self._comm is None:
+            self._lack(place, lambda: self._start(partition, scheduler).close())
         self.runtime = self._start(partition, scheduler)
 
     def end(self) -> None:
@@ -346,6 +341,21 @@ class Scene:
             self._limit["memory_limit"] *= 2
             self.runtime.close()
             self.runtime = self._start(str(self.runtime.partition), self.runtime.scheduler)
+
+    def _lack(self, place: int, call: Callable[[], object]) -> None:
+        """Make a call several times, each time without memory for another place that has allocated before."""
+        _require(self._counts_allocations)
+        library = str(find_library())
+        callers = sorted({site.caller for site in allocations.sites() if site.module == library})
+        for number in range(_PLACES_WITHOUT_MEMORY):
+            apart = number * len(callers) // _PLACES_WITHOUT_MEMORY
+            allocations.refuse(callers[(place + apart) % len(callers)], 1 if place % 4 else 2)
+            try:
+                call()
+            except OutOfMemoryError:
+                pass
+            finally:
+                allocations.not_reached()
 
     def _steps_and_saves(self, batch: tuple[ArrayLike, ArrayLike]) -> np.float32:
         """Do two traced steps with a trainer of the generated model, save it, and return the second loss."""
@@ -414,7 +424,8 @@ def _require(possible: bool) -> None:
 def _yield_to_all() -> None:
     """Let this thread, and those that it starts, run on one processor only, and there after all other threads."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(niceness, 10))
 
 
 def _description(settings: Settings, **sizes: int) -> Description:

@@ -219,7 +219,7 @@ def draw(seed: int, ranks: int = 1, calls: int = 36) -> Story:
                 opened = {"who": who, **arguments_of("open"), "start": "state"}
                 told += [Call("close", {"who": who}), Call("open", opened)]
         if random.random() < 0.03:
-            told.append(Call("restart", placed()))
+            told.append(Call("restart", {**placed(), "place": random.randrange(1 << 16)}))
         if told[-1].name in ("close", "restart"):
             told.append(Call("open", {"who": told[-1].arguments.get("who", "a"), **arguments_of("open")}))
     return Story(scene, LEVELS[seed % len(LEVELS)], told)
@@ -312,7 +312,7 @@ def _smaller(scene: Arguments) -> Iterator[Arguments]:
 
 def _simpler(arguments: Arguments) -> Iterator[Arguments]:
     """Yield a call's arguments without one that may be left out, or with a smaller size."""
-    for name in ("rate", "keep", "folder", "slow", "sub_batches", *OPTIONS, *PIPELINE):
+    for name in ("rate", "keep", "folder", "slow", "place", "sub_batches", *OPTIONS, *PIPELINE):
         if name in arguments:
             yield {key: value for key, value in arguments.items() if key != name}
     for name in ("batch_size", "seq_len", "steps"):
