@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from starpullm.checks.result import json_value
 from starpullm.commands import options
-from starpullm.commands.main import exit_status
+from starpullm.commands.main import exit_status, leave_on_sigterm
 from starpullm.commands.render import ERR, OUT, print_json, progress_bar
 from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.errors import StarpullmError
@@ -100,7 +99,7 @@ def command(**values: Any) -> None:
     record = shipped_record(run.model) if run.model else None
     config, seed = (record.model, record.seed) if record else (checkpoint_config(run.checkpoint), 0)
     workloads = list(_workloads(run, record))
-    signal.signal(signal.SIGTERM, _leave)  # it arrives soon: this process runs no native code for long
+    leave_on_sigterm()
     with (
         command_report(run.report, "starpullm bench") as report,
         options.model_file(run.checkpoint, config, seed) as checkpoint,
@@ -173,12 +172,6 @@ def _peer(run: SimpleNamespace, name: str) -> Contender:
     if name == BLAS:
         return Contender(name, matmul="blas", blas_library=run.blas_library)
     return Contender(name, library=run.baseline_library.absolute())
-
-
-def _leave(number: int, frame: object) -> NoReturn:
-    """Handle SIGTERM by an exception, so that child processes are ended and generated files are removed."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    raise SystemExit(128 + number)
 
 
 _COLUMNS: dict[str, Callable[[Throughput], str]] = {

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
@@ -139,6 +139,19 @@ def all_ranks() -> Iterator[Comm | None]:
         check_same_options(comm, {name: value for name, value in params.items() if "partition" not in name})
         OUT.quiet = comm.Get_rank() > 0
         yield comm
+
+
+def leave_on_sigterm() -> None:
+    """Make SIGTERM an exception, so that child processes are ended and temporary files are removed.
+
+    It arrives when native code has returned, so this is for commands that run none for long.
+    """
+    signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise SystemExit(128 + number)
 
 
 def refuse_ranks(reason: str) -> None:

@@ -9,21 +9,16 @@ import importlib.util
 import json
 import os
 import re
-import signal
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from starpullm.binding.library import find_library
-from starpullm.processes import children
 from starpullm.report.document import read_document
 
-from .children import TWO_CORES, cli_command, finish, run_cli, run_command, started
+from .children import TWO_CORES, run_cli, run_command
 
 pytestmark = pytest.mark.usefixtures("own_lock")
 
@@ -114,35 +109,6 @@ def test_what_cannot_be_compared(args: tuple[object, ...], sentence: str) -> Non
     run = run_cli("bench", "--model", "tiny", *args, timeout=TIMEOUT, environment=TWO_CORES).check(2)
     assert sentence in run.stderr.splitlines()[-1]
     assert "Traceback" not in run.stderr
-
-
-def children_of(pid: int) -> list[psutil.Process]:
-    """The processes of the benchmark that measure."""
-    found = []
-    for process in psutil.Process(pid).children(recursive=True):
-        with suppress(psutil.Error):
-            if children.__name__ in process.cmdline():
-                found.append(process)
-    return found
-
-
-@pytest.mark.parametrize("args", [(), BLAS])
-def test_sigterm_leaves_nothing_behind(tmp_path: Path, args: tuple[object, ...]) -> None:
-    """Neither the generated model nor a process."""
-    command = cli_command("bench", "--model", "tiny", "--iterations", 100000, *args)
-    with started(command, timeout=TIMEOUT, environment={**TWO_CORES, "TMPDIR": str(tmp_path)}) as process:
-        deadline = time.monotonic() + TIMEOUT / 2
-        while not list(tmp_path.glob("starpullm-model-*/model.bin")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert list(tmp_path.glob("starpullm-model-*/model.bin")), "no model was generated"
-        while not children_of(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert children_of(process.pid), "no child was started"
-        process.send_signal(signal.SIGTERM)
-        finished = finish(process)
-    finished.check(128 + signal.SIGTERM)
-    assert list(tmp_path.iterdir()) == []
-    assert finished.stderr == ""
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch isn't installed")
