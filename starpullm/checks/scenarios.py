@@ -32,7 +32,7 @@ class Scenarios(Check):
     needs = Needs(Where.ALONE, counts_allocations=True)
 
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
-        """Yield a case for the plain kernels and one for the machine's best; no record is needed."""
+        """Yield a case for the chosen SIMD level, mostly the machine's best, and one for the plain kernels."""
         yield from (Case(what=level or "best", seed=asked.seed) for level in LEVELS)
 
     def run(self, place: Workplace, case: Case) -> Result:  # type: ignore[override]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from starpullm.binding import allocations
 from starpullm.checks.isolation import Pool
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.scenarios import Scenarios, of_level, tell_stories
@@ -90,4 +91,5 @@ def _show(pool: Pool, story: Story, found: Result, told: Path, ranks: int) -> No
         return bool(_tell(pool, [other], told, ranks).facts.get("kind") == found.facts["kind"])
 
     shortest = shrink(story, ends_alike)
-    OUT.print(shortest.program("\n".join(_tell(pool, [shortest], told, ranks).lines()), ranks))
+    setting = [f"{name}={value}" for name, value in allocations.preloading().items()]
+    OUT.print(shortest.program("\n".join([*_tell(pool, [shortest], told, ranks).lines(), *setting]), ranks))

@@ -350,12 +350,14 @@ class Scene:
         for number in range(_PLACES_WITHOUT_MEMORY):
             apart = number * len(callers) // _PLACES_WITHOUT_MEMORY
             allocations.refuse(callers[(place + apart) % len(callers)], 1 if place % 4 else 2)
+            is_told = False
             try:
                 call()
             except OutOfMemoryError:
-                pass
+                is_told = True
             finally:
-                allocations.not_reached()
+                was_refused = allocations.not_reached() == 0
+            self.said.equal("memory lacks where it is said to", True, was_refused or self._is_limited or not is_told)
 
     def _steps_and_saves(self, batch: tuple[ArrayLike, ArrayLike]) -> np.float32:
         """Do two traced steps with a trainer of the generated model, save it, and return the second loss."""

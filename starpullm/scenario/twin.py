@@ -127,7 +127,9 @@ class Twin:
             self.said.same_bits(where, expected, self.trainer.tensor(group, name, layer))
             return
         self._expect_refusal(where, lambda: self.trainer.tensor(group, name, layer))
-        for part in self.trainer.kept_sequences(group, name):
+        parts = self.trainer.kept_sequences(group, name)
+        self.said.equal(f"sequences of {where} are kept", True, bool(parts))
+        for part in parts:
             found = self.trainer.tensor(group, name, layer, sequences=part)
             self.said.same_bits(f"{where} of sequences {part.start} to {part.stop - 1}", expected[part], found)
 

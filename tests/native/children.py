@@ -15,12 +15,15 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Self, TypedDict, TypeVar
+
+import psutil
 
 from . import forks
 
@@ -188,6 +191,29 @@ def finish(process: Child) -> Finished:
     stdout, stderr = process.communicate()
     assert isinstance(process.args, Sequence)
     return _finished(tuple(map(str, process.args)), process.returncode, stdout, stderr, process.killed_after)
+
+
+def check_sigterm(
+    command: Sequence[str], folder: Path, is_at_work: Callable[[psutil.Process], bool], environment: Mapping[str, str]
+) -> Finished:
+    """End a command by SIGTERM when a process that it has started is at work; fail if one is left, or a file."""
+
+    def works(child: psutil.Process) -> bool:
+        with suppress(psutil.Error):  # it has ended
+            return is_at_work(child)
+        return False
+
+    with started(command, environment={**environment, "TMPDIR": str(folder)}) as process:
+        command_itself, deadline = psutil.Process(process.pid), time.monotonic() + 30
+        while not any(map(works, children := command_itself.children(recursive=True))):
+            assert time.monotonic() < deadline, "no process is at work"
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        finished = finish(process)
+        _, left = psutil.wait_procs(children, timeout=5)
+    assert left == []
+    assert list(folder.iterdir()) == []
+    return finished.check(128 + signal.SIGTERM)
 
 
 def simd_levels() -> list[str]:

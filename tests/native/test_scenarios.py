@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from starpullm.binding import allocations
 from starpullm.commands import scenario as command
 from starpullm.golden.plain import PlainModel
 from starpullm.scenario import scene
 from starpullm.scenario import story as stories
 from starpullm.scenario.scene import Scene
 from starpullm.scenario.story import Call, Ending, Story, draw, tell
+from starpullm.scenario.twin import Twin
 
 from .children import TWO_CORES, run_function, run_python
 
@@ -136,6 +138,37 @@ def test_what_is_not_refused_is_found() -> None:
     *refused, accepted = run_function(endings_of_refusals)
     assert [kind for _, _, kind in refused] == ["", ""]
     assert accepted[1].endswith("Difference: refusal of nothing: expected 'ValueError', found 'none'")
+
+
+def endings_of_new_faults() -> dict[str, list[Any]]:
+    """Tell stories of which the model expects something else than the library does."""
+    steps = story(("step", {}), ("save_state", {"slow": True}), ("close", {}), trace=True)
+    without_memory = story(("lack_memory", {"place": 1}))
+    restart = Call("restart", {"partition": "1x1", "place": 2})
+    without_memory = without_memory._replace(calls=[*without_memory.calls, restart])
+    endings = {"": told(steps), "without memory": told(without_memory)}
+    for name, of, owner, attribute, value in (
+        ("what is left when all is closed", steps, scene, "KEPT_AFTER_RUNTIMES", 0),
+        ("memory lacks where it is said to", without_memory, allocations, "not_reached", lambda: 1),
+        ("expected a refusal, found a value", steps, Twin, "_is_kept", lambda *_: False),
+        ("numbers of the steps in the trace", steps, Twin, "_submitted", property(lambda _: 7, lambda *_: None)),
+        ("what the newest state says", steps, scene, "_description", Mock(side_effect=[{}, {"batches": 1}])),
+    ):
+        with pytest.MonkeyPatch.context() as changes:
+            changes.setattr(owner, attribute, value, raising=False)
+            endings[name] = told(of)
+    return {name: list(ending) for name, ending in endings.items()}
+
+
+def test_what_a_story_leaves_and_says_is_compared() -> None:
+    endings = run_function(endings_of_new_faults, environment=allocations.preloading())
+    for name in ("", "without memory"):
+        compared, *nothing = endings.pop(name)
+        assert nothing == ["", ""], name
+        assert compared > 0
+    for name, (_, sentence, kind) in endings.items():
+        assert kind == "Difference", name
+        assert name in sentence, sentence
 
 
 def endings_of_kills() -> list[Any]:

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from .children import TWO_CORES, cli_command, finish, started
+from starpullm.processes import children
 
-TIMEOUT = 60
+from .children import TWO_CORES, check_sigterm, cli_command
+
+pytestmark = pytest.mark.usefixtures("own_lock")
+
 BENCH = ("bench", "--model", "tiny", "--iterations", 100000)
 BLAS = ("--against", "blas", "--blas-library", "scipy-openblas32")
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [BENCH, (*BENCH, *BLAS), ("scenario", "--minutes", 5), ("scenario", "--minutes", 5, "--ranks", 2)],
+    ("arguments", "made"),
+    [
+        (BENCH, "starpullm-model-*/model.bin"),
+        ((*BENCH, *BLAS), "starpullm-model-*/model.bin"),
+        (("scenario", "--minutes", 5), "starpullm-scenario-*/told"),
+        (("scenario", "--minutes", 5, "--ranks", 2), "starpullm-scenario-*/told"),
+    ],
     ids=["bench", "bench against", "scenario", "scenario over ranks"],
 )
-def test_sigterm_leaves_nothing_behind(tmp_path: Path, arguments: tuple[object, ...]) -> None:
-    environment = {**TWO_CORES, "TMPDIR": str(tmp_path)}
-    with started(cli_command(*arguments), timeout=TIMEOUT, environment=environment) as process:
-        deadline = time.monotonic() + TIMEOUT / 2
-        while not (children := psutil.Process(process.pid).children(recursive=True)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert children, "no child was started"
-        assert list(tmp_path.iterdir()), "no folder was made"
-        time.sleep(1)  # so that the children are at work
-        children = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGTERM)
-        finished = finish(process)
-        psutil.wait_procs(children, timeout=5)
-    finished.check(128 + signal.SIGTERM)
-    assert [child.pid for child in children if child.is_running()] == []
-    assert list(tmp_path.iterdir()) == []
+def test_sigterm_leaves_nothing_behind(tmp_path: Path, arguments: tuple[object, ...], made: str) -> None:
+    def is_at_work(process: psutil.Process) -> bool:
+        return children.__name__ in process.cmdline() and any(tmp_path.glob(made))
+
+    finished = check_sigterm(cli_command(*arguments), tmp_path, is_at_work, TWO_CORES)
     assert finished.stderr == ""
