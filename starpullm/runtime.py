@@ -132,6 +132,7 @@ class Runtime(Resource):
         self.rank = self.comm.Get_rank() if self.comm else 0
         self.ranks = self.comm.Get_size() if self.comm else 1
         self.scheduler = scheduler
+        self._blocks: CommonBlocks | None = None
         self._handle = structs.Handle("runtime")
         with failing_together(self.comm):
             library = _blas_to_open(matmul, blas_library)
@@ -150,7 +151,8 @@ class Runtime(Resource):
         self.drops = offload is not None and offload_plan == OFFLOAD_PLANS[0]
         """Whether gradients and activations are dropped after their last use, without ``keep_activations``."""
         prototypes.call("runtime_create", options, self._handle.address)
-        self._blocks = CommonBlocks(self.comm) if self.comm else None
+        if self.comm:
+            self._blocks = CommonBlocks(self.comm)
         workers = self.partition.workers
         self.most_workers = max(self.comm.allgather(workers)) if self.comm else workers
         """Of the ranks, whose partitions may differ."""

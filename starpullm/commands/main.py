@@ -144,7 +144,7 @@ def all_ranks() -> Iterator[Comm | None]:
 def leave_on_sigterm() -> None:
     """Make SIGTERM an exception, so that child processes are ended and temporary files are removed.
 
-    It arrives when native code has returned, so this is for commands that run none for long.
+    It arrives when native code has returned. In `guarded_ranks` SIGTERM ends the process at once instead.
     """
     signal.signal(signal.SIGTERM, _leave)
 

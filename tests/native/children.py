@@ -196,7 +196,7 @@ def finish(process: Child) -> Finished:
 def check_sigterm(
     command: Sequence[str], folder: Path, is_at_work: Callable[[psutil.Process], bool], environment: Mapping[str, str]
 ) -> Finished:
-    """End a command by SIGTERM when a process that it has started is at work; fail if one is left, or a file."""
+    """End a command by SIGTERM when it is at work, or a process of its own; fail if one is left, or a file."""
 
     def works(child: psutil.Process) -> bool:
         with suppress(psutil.Error):  # it has ended
@@ -205,7 +205,7 @@ def check_sigterm(
 
     with started(command, environment={**environment, "TMPDIR": str(folder)}) as process:
         command_itself, deadline = psutil.Process(process.pid), time.monotonic() + 30
-        while not any(map(works, children := command_itself.children(recursive=True))):
+        while not any(map(works, [command_itself, *(children := command_itself.children(recursive=True))])):
             assert time.monotonic() < deadline, "no process is at work"
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
