@@ -14,7 +14,7 @@ from starpullm.errors import FormatError
 from starpullm.files.atomic import atomic_write
 from starpullm.files.json_reader import read_json
 
-VERSION = 4
+VERSION = 5
 
 JSON_NAME = "report.json"
 """Of the file in a report's folder."""
@@ -24,25 +24,6 @@ Document: TypeAlias = dict[str, Any]
 
 _Entry = TypeVar("_Entry")
 _Key = TypeVar("_Key", bound=Hashable)
-
-
-class Run(TypedDict):
-    """One of the runs that a report is made of. What is None isn't known, because the run has left no report."""
-
-    name: str
-    outcome: Literal["passed", "failed", "nothing compared", "not comparable", "did not end"]
-    ending: str
-    """How the run ended, or why it did not begin."""
-    place: str
-    """The host, or the number and the nodes of a job."""
-    output: list[str]
-    """The last lines of its output, if they are known."""
-    command: str
-    arguments: list[str]
-    ranks: int | None
-    time: float | None
-    seconds: float | None
-    environment: dict[str, Any] | None
 
 
 class Result(TypedDict):
@@ -67,8 +48,6 @@ class Test(TypedDict):
     """A test, or a comparison of a command."""
 
     test: str
-    run: NotRequired[str]
-    """In a report of several runs, the name of the run."""
     family: str
     configuration: str
     outcome: Literal["passed", "failed", "skipped"]
@@ -132,11 +111,11 @@ class Measured(TypedDict):
 
 
 class ReportFile(TypedDict):
-    """A report of one run, or of several: then ``runs`` isn't empty. Times are seconds since 1970-01-01 UTC."""
+    """A report of a run. Times are seconds since 1970-01-01 UTC."""
 
-    version: Literal[4]
+    version: Literal[5]
     command: str
-    """pytest, starpullm parity, starpullm bench, or starpullm report for several runs."""
+    """For example pytest, starpullm parity or starpullm bench."""
     arguments: list[str]
     state: Literal["running", "ended"]
     """running: the run had not ended when the file was written; it goes on, or it was killed."""
@@ -150,7 +129,6 @@ class ReportFile(TypedDict):
     """The output of ``starpullm doctor --json``."""
     ranks: int
     seed: int | None
-    runs: list[Run]
     selection: dict[str, list[str]]
     """What was chosen, by the name of the option."""
     running: list[str]
@@ -167,7 +145,7 @@ class ReportFile(TypedDict):
 def new_document(command: str, arguments: Sequence[str], *, ranks: int = 1, seed: int | None = None) -> Document:
     """Return the document of a run that has just begun; ``command`` is for example ``starpullm parity``."""
     now = time.time()
-    lists = ("runs", "running", "tests", "not_checked", "notes", "recordings", "throughput")
+    lists = ("running", "tests", "not_checked", "notes", "recordings", "throughput")
     known: dict[str, Any] = {
         "version": VERSION,
         "command": command,

@@ -28,10 +28,10 @@ from starpullm.report.tables import speeds_of
 from starpullm.report.verdict import claim_rows, not_checked, verdict_of
 from starpullm.report.workers import workers_of
 
-from .reports import entry, failing, gradients, killed, merged, parity, passing, recording, throughput
+from .reports import entry, failing, gradients, killed, parity, passing, recording, throughput
 
 Document = dict[str, Any]
-SECTIONS = "runs chosen not-checked parity failures workers errors throughput tests environment".split()
+SECTIONS = "chosen not-checked parity failures workers errors throughput tests environment".split()
 
 
 class Page(HTMLParser):
@@ -58,14 +58,14 @@ class Page(HTMLParser):
             self.headings.append(int(tag[1]))
 
 
-@pytest.mark.parametrize("make", [passing, failing, killed, merged])
+@pytest.mark.parametrize("make", [passing, failing, killed])
 def test_what_is_written_can_be_read(make: Callable[[], Document], tmp_path: Path) -> None:
     document = make()
     write_document(document, tmp_path / "report.json")
     assert read_document(tmp_path / "report.json") == document
 
 
-@pytest.mark.parametrize("make", [passing, failing, killed, merged])
+@pytest.mark.parametrize("make", [passing, failing, killed])
 def test_page(make: Callable[[], Document]) -> None:
     """Links lead somewhere, nothing is loaded, headings skip no level, and text of a run isn't taken for HTML."""
     text = render(make())
@@ -79,10 +79,9 @@ def test_page(make: Callable[[], Document]) -> None:
     assert "<b>step 1</b>" not in text
     assert "</script><i>" not in text
     absent = {
-        passing: ["runs", "failures"],
-        failing: ["runs"],
-        killed: ["runs", "failures", "workers"],
-        merged: [],
+        passing: ["failures"],
+        failing: [],
+        killed: ["failures", "workers"],
     }[make]
     assert [name for name in page.ids if name in SECTIONS] == [name for name in SECTIONS if name not in absent]
 
@@ -262,7 +261,7 @@ def test_other_content_is_refused(tmp_path: Path) -> None:
     def of(change: Callable[[Document], object]) -> str:
         return refused(change, tmp_path).removeprefix(f"{tmp_path}/report.json: ")
 
-    assert of(lambda document: document.update(version=1)) == "found version 1, expected a report of version 4"
+    assert of(lambda document: document.update(version=1)) == "found version 1, expected a report of version 5"
     assert of(lambda document: document["tests"][0].update(outcome="good")) == (
         "Invalid enum value 'good', in tests[0].outcome"
     )

@@ -17,7 +17,7 @@ import pytest
 
 from starpullm.report.folder import ReportFolder
 
-from .reports import failing, killed, merged, passing, recording
+from .reports import failing, killed, passing, recording
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --hide-scrollbars --disable-quic --no-first-run "
@@ -110,7 +110,6 @@ return {
         pytest.param(passing(), 500, False, id="passing"),
         pytest.param(failing(), 1440, True, id="failing"),
         pytest.param(killed(), 500, True, id="killed"),
-        pytest.param(merged(), 500, False, id="merged"),
     ],
 )
 def test_page_in_a_browser(document: dict[str, Any], width: int, dark: bool, tmp_path: Path) -> None:
