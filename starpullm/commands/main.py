@@ -53,7 +53,7 @@ def exit_status(error: BaseException) -> int:
 
 
 _SECTIONS = {
-    "Check": ("doctor", "parity", "scenario", "probe", "record", "report"),
+    "Check": ("doctor", "parity", "scenario", "probe", "record"),
     "Train": ("demo", "train", "generate"),
     "Measure": ("bench", "predict", "trace"),
     "Convert": ("checkpoint", "tokenize", "convert"),

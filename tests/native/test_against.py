@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from starpullm.binding.library import find_library
-from starpullm.report.document import read_document
 
+from ..report.report_json import read_report
 from .children import TWO_CORES, run_cli, run_command
 
 pytestmark = pytest.mark.usefixtures("own_lock")
@@ -70,7 +70,7 @@ def test_blas(tmp_path: Path) -> None:
     assert losses.startswith("losses of the first steps differ by at most ")
     assert noise.startswith("noise: load ")
     assert run.stderr == ""
-    [comparison] = read_document(tmp_path / "out" / "report.json")["throughput"]
+    [comparison] = read_report(tmp_path / "out" / "report.json")["throughput"]
     assert_consistent(comparison, 2)
     assert [contender["name"] for contender in comparison["contenders"]] == ["strict", "blas"]
     assert description == f"blas: {comparison['contenders'][1]['description']}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import sys
@@ -12,13 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from starpullm.checks.result import Outcome, Result
-from starpullm.commands import main
-from starpullm.commands.main import EXIT_BAD_INPUT
-from starpullm.errors import FormatError, MissingDependencyError
-from starpullm.report.document import new_document, read_document, write_document
+from starpullm.errors import MissingDependencyError
+from starpullm.report.document import new_document, write_document
 from starpullm.report.failures import failure_groups, failures, reason_of
 from starpullm.report.folder import PageError, ReportFolder, require_packages
 from starpullm.report.left_out import LeftOut, beyond
@@ -28,6 +24,7 @@ from starpullm.report.tables import speeds_of
 from starpullm.report.verdict import claim_rows, not_checked, verdict_of
 from starpullm.report.workers import workers_of
 
+from .report_json import read_report
 from .reports import entry, failing, gradients, killed, parity, passing, recording, throughput
 
 Document = dict[str, Any]
@@ -62,7 +59,7 @@ class Page(HTMLParser):
 def test_what_is_written_can_be_read(make: Callable[[], Document], tmp_path: Path) -> None:
     document = make()
     write_document(document, tmp_path / "report.json")
-    assert read_document(tmp_path / "report.json") == document
+    assert read_report(tmp_path / "report.json") == document
 
 
 @pytest.mark.parametrize("make", [passing, failing, killed])
@@ -247,33 +244,6 @@ def test_cores_of_a_rank() -> None:
     assert beyond(2, 1) == LeftOut("partitions of more than 2 cores", "this machine has 2 cores")
 
 
-def refused(change: Callable[[Document], object], tmp_path: Path) -> str:
-    document = copy.deepcopy(passing())
-    change(document)
-    path = tmp_path / "report.json"
-    path.write_text(json.dumps(document))
-    with pytest.raises(FormatError) as error:
-        read_document(path)
-    return str(error.value)
-
-
-def test_other_content_is_refused(tmp_path: Path) -> None:
-    def of(change: Callable[[Document], object]) -> str:
-        return refused(change, tmp_path).removeprefix(f"{tmp_path}/report.json: ")
-
-    assert of(lambda document: document.update(version=1)) == "found version 1, expected a report of version 5"
-    assert of(lambda document: document["tests"][0].update(outcome="good")) == (
-        "Invalid enum value 'good', in tests[0].outcome"
-    )
-    assert of(lambda document: document.pop("seed")) == "Object missing required field `seed`"
-    assert of(lambda document: document["recordings"][0]["tasks"]["step"].pop()).startswith(
-        "tasks of a recording: found columns of lengths"
-    )
-    assert of(lambda document: document["recordings"][0]["critical_path"].append(-1)) == (
-        "critical_path of a recording: found -1, expected numbers below 234"
-    )
-
-
 def test_a_page_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:
     """During the run nothing is said; at its end the data are there, and one sentence."""
     document = passing()
@@ -284,33 +254,6 @@ def test_a_page_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:
     with pytest.raises(PageError, match=r"index.html: can't be made of report.json: KeyError: 'operations'"):
         folder.write(document)
     assert json.loads((tmp_path / "out" / "report.json").read_text())["tests"] == document["tests"]
-
-
-def test_report_command(tmp_path: Path) -> None:
-    """The page is made again; without a report in the folder there is one sentence, and no page."""
-    folder = tmp_path / "out"
-    ReportFolder(folder).write(passing())
-    first = (folder / "index.html").read_text()
-    (folder / "index.html").unlink()
-    done = CliRunner().invoke(main, ["report", str(folder)])
-    assert done.exit_code == 0, done.output
-    assert done.output == f"saved {folder}/index.html\n"
-    again = (folder / "index.html").read_text()
-    assert Page(again).links == Page(first).links
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    refusal = CliRunner().invoke(main, ["report", str(empty)])
-    assert refusal.exit_code == EXIT_BAD_INPUT
-    assert refusal.output == f"Error: {empty}/report.json: can't be read: No such file or directory\n"
-    (empty / "report.json").write_text("{")
-    refusal = CliRunner().invoke(main, ["report", str(empty)])
-    assert refusal.exit_code == EXIT_BAD_INPUT
-    assert refusal.output.startswith(f"Error: {empty}/report.json, byte 1: expected JSON, found ")
-    (empty / "report.json").write_text(json.dumps({**passing(), "isolation": {"processes": 1}}))
-    refusal = CliRunner().invoke(main, ["report", str(empty)])
-    assert refusal.exit_code == EXIT_BAD_INPUT
-    assert refusal.output.startswith(f"Error: {empty}/index.html: can't be made of report.json: UndefinedError: ")
-    assert [path.name for path in empty.iterdir()] == ["report.json"]
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
