@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -59,14 +59,6 @@ def starpullm_gate(request: pytest.FixtureRequest) -> Gate:
     more than the budget, and is skipped if the measurements don't decide.
     """
     return Gate(request)
-
-
-def measurements(config: pytest.Config) -> list[dict[str, Any]]:
-    """Return what this run has measured, in the form that a report has for it."""
-    session = getattr(config, "_benchmarksession", None)
-    infos = [benchmark.extra_info.get("starpullm") for benchmark in session.benchmarks] if session else []
-    names = ("configuration", "tokens_per_ms", "matmul_limit_gflops", "fraction_of_limit")
-    return [{name: info[name] for name in names} for info in infos if info]
 
 
 class Gate:

@@ -47,7 +47,6 @@ def new_document(command: str, arguments: Sequence[str], *, ranks: int = 1, seed
         "notes": [],
         "isolation": None,
         "recordings": [],
-        "throughput": [],
     }
 
 

@@ -10,7 +10,7 @@ from starpullm.machine import rows_of
 from starpullm.report.document import Document, grouped
 from starpullm.report.failures import MAX_FAILURES, failure_groups, failures, reason_of
 from starpullm.report.pipeline import passes_of
-from starpullm.report.tables import matrices, reductions_of, speeds_of
+from starpullm.report.tables import matrices, reductions_of
 from starpullm.report.verdict import claim_rows, not_checked, verdict_of
 from starpullm.report.workers import workers_of
 
@@ -26,7 +26,6 @@ _SECTIONS = {
     "failures": "Failures",
     "workers": "Workers over time",
     "errors": "Errors of gradients",
-    "throughput": "Throughput",
     "tests": "All tests",
     "environment": "Environment",
 }
@@ -51,7 +50,6 @@ def render(document: Document) -> str:
             if drawn and (timeline := workers_of(drawn))
         ],
         "errors": reductions_of(document),
-        "throughput": speeds_of(document),
         "tests": grouped(document["tests"], lambda test: test["family"]),
         "environment": rows_of(document["environment"]) if document["environment"] else [],
     }

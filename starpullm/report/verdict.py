@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from starpullm.report.document import Document, grouped
 from starpullm.report.failures import reason_of
-from starpullm.report.tables import speeds_of
 
 _NOTHING_COLLECTED = 5  # pytest's exit status
 _NOT_COMPARABLE = 3  # that of starpullm parity
@@ -26,40 +25,25 @@ def verdict_of(document: Document) -> Verdict:
     """Return the verdict; only a run that has ended, has passed tests and no failed ones is called passed."""
     outcomes = Counter(test["outcome"] for test in document["tests"])
     passed, failed, skipped = (outcomes[name] for name in ("passed", "failed", "skipped"))
-    unmeasured = sum("failure" in entry for entry in document["throughput"])
     so_far = f"So far {_tests(passed)} passed and {failed} failed."
     stopped = [f"The run was stopped: {document['stopped']}."] if document["stopped"] else []
     if document["state"] == "running":
         sentence = f"The run had not ended when this page was written: it goes on, or it was killed. {so_far}"
         return Verdict("unfinished", "Not finished", sentence)
-    if failed or unmeasured:
-        said = [f"{failed} of {_tests(outcomes.total())} failed."] if failed else []
-        said += [f"{unmeasured} of {len(document['throughput'])} measurements failed."] if unmeasured else []
-        return Verdict("failed", "Failed", " ".join([*said, *stopped]))
+    if failed:
+        return Verdict("failed", "Failed", " ".join([f"{failed} of {_tests(outcomes.total())} failed.", *stopped]))
     if stopped:
         return Verdict("unfinished", "Stopped early", " ".join([so_far, *stopped]))
     if document["exit_status"] not in (0, None, _NOTHING_COLLECTED, _NOT_COMPARABLE):
         sentence = f"No test failed, but the exit status is {document['exit_status']}; the notes may say why."
         return Verdict("failed", "Failed", sentence)
-    if not passed and not document["throughput"]:
+    if not passed:
         sentence = f"{_tests(skipped)} gave no verdict." if skipped else "No test ran."
         return Verdict("nothing", "Nothing was checked", sentence)
     if skipped:
         sentence = f"{_tests(passed)} passed, none failed; {skipped} gave no verdict."
         return Verdict("passed", "Passed, as far as it was checked", sentence)
-    return Verdict("passed", "Passed", f"All {_tests(passed)} passed.") if passed else _verdict_on_speeds(document)
-
-
-def _verdict_on_speeds(document: Document) -> Verdict:
-    speeds = speeds_of(document)
-    noisy = sum(bool(speed.noise) for speed in speeds)
-    many = f"{len(speeds)} configuration{'s were' if len(speeds) > 1 else ' was'} measured"
-    if noisy:
-        which = f"{noisy} of them " if len(speeds) > 1 else ""
-        busy = f"{which}while the machine was busy with something else"
-        sentence = f"{many}, {busy}; the table says how much the figures vary."
-        return Verdict("unfinished", "Measured within noise", sentence)
-    return Verdict("passed", "Measured", f"{many}.")
+    return Verdict("passed", "Passed", f"All {_tests(passed)} passed.")
 
 
 def _tests(count: int) -> str:

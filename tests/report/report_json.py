@@ -78,28 +78,12 @@ class Recording(TypedDict):
     critical_path: list[int]
 
 
-class Measured(TypedDict):
-    """An entry of ``starpullm bench --json``, or the measurement of a pytest run; what isn't known is left out."""
-
-    configuration: dict[str, Any]
-    """A ``starpullm.speed.workload.Workload``."""
-    failure: NotRequired[str]
-    tokens_per_ms: NotRequired[float]
-    matmul_flops: NotRequired[int]
-    matmul_gflops: NotRequired[float]
-    matmul_limit_gflops: NotRequired[float]
-    matmul_limit_range: NotRequired[tuple[float, float]]
-    fraction_of_limit: NotRequired[float]
-    processor: NotRequired[str]
-    contenders: NotRequired[list[dict[str, Any]]]
-
-
 class ReportFile(TypedDict):
     """A report of a run. Times are seconds since 1970-01-01 UTC."""
 
     version: Literal[5]
     command: str
-    """For example pytest, starpullm parity or starpullm bench."""
+    """For example pytest or starpullm parity."""
     arguments: list[str]
     state: Literal["running", "ended"]
     """running: the run had not ended when the file was written; it goes on, or it was killed."""
@@ -123,7 +107,6 @@ class ReportFile(TypedDict):
     isolation: dict[str, float] | None
     """Number and cost of the processes of the checks."""
     recordings: list[Recording]
-    throughput: list[Measured]
 
 
 def read_report(path: Path) -> dict[str, Any]:

@@ -140,20 +140,6 @@ def recording(layers: int = 2, sub_batches: int = 2, steps: int = 2, workers: in
     }
 
 
-def throughput(tokens_per_ms: float, partition: str = "2x1", batch_size: int = 8) -> dict[str, Any]:
-    configuration = {
-        "model": "small", "batch_size": batch_size, "seq_len": 64, "partition": partition, "ranks": 1, "sub_batches": 2,
-        "reduction": "ordered",
-    }  # fmt: skip
-    return {
-        "configuration": configuration,
-        "tokens_per_ms": tokens_per_ms,
-        "matmul_flops": 10**9,
-        "matmul_limit_gflops": 100.0,
-        "fraction_of_limit": 0.5,
-    }
-
-
 def passing() -> dict[str, Any]:
     """Everything that a report can have, and no failure."""
     document = new_document("pytest", ["--pyargs", "starpullm.suite"], seed=1)
@@ -176,7 +162,6 @@ def passing() -> dict[str, Any]:
             {"what": "throughput", "reason": "only with --starpullm-benchmark", "tests": ["test_throughput.py::test_a"]}
         ],
         recordings=[recording(layers=12)],
-        throughput=[throughput(12.0), throughput(6.5, "1x1"), throughput(13.0, "2x1", 16), throughput(6.8, "1x1", 16)],
     )
     return document
 
@@ -199,7 +184,6 @@ def failing() -> dict[str, Any]:
                    message="parity: not comparable: this libm has another expf"),
     ]  # fmt: skip
     document["exit_status"] = 1
-    document["throughput"].append({"configuration": throughput(1.0)["configuration"], "failure": "rank 1 died"})
     return document
 
 

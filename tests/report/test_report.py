@@ -20,15 +20,14 @@ from starpullm.report.folder import PageError, ReportFolder, require_packages
 from starpullm.report.left_out import LeftOut, beyond
 from starpullm.report.page import render
 from starpullm.report.pipeline import passes_of
-from starpullm.report.tables import speeds_of
 from starpullm.report.verdict import claim_rows, not_checked, verdict_of
 from starpullm.report.workers import workers_of
 
 from .report_json import read_report
-from .reports import entry, failing, gradients, killed, parity, passing, recording, throughput
+from .reports import entry, failing, gradients, killed, parity, passing, recording
 
 Document = dict[str, Any]
-SECTIONS = "chosen not-checked parity failures workers errors throughput tests environment".split()
+SECTIONS = "chosen not-checked parity failures workers errors tests environment".split()
 
 
 class Page(HTMLParser):
@@ -97,33 +96,8 @@ def test_verdicts() -> None:
     assert verdict(stopped="it was interrupted", exit_status=2) == ("unfinished", "Stopped early")
     assert verdict(state="running", exit_status=None) == ("unfinished", "Not finished")
     assert verdict(exit_status=1) == ("failed", "Failed")  # something else in the run has failed
-    assert verdict(tests=[skipped], throughput=[]) == ("nothing", "Nothing was checked")
-    assert verdict(tests=[], throughput=[], exit_status=5) == ("nothing", "Nothing was checked")
-    assert verdict(tests=[]) == ("passed", "Measured")
-    assert verdict(tests=[], throughput=[{**throughput(1.0), "failure": "died"}])[0] == "failed"
-
-
-@pytest.mark.parametrize(
-    ("entry", "verdict", "sentence", "noise"),
-    [
-        ({}, "passed", "1 configuration was measured.", ""),
-        ({"matmul_limit_range": [80.0, 99.0]}, "passed", "1 configuration was measured.", ""),
-        (
-            {"matmul_limit_range": [40.0, 121.0]},
-            "unfinished",
-            "1 configuration was measured, while the machine was busy with something else; the table says how much "
-            "the figures vary.",
-            "noise: the limit was measured as 40 to 121 GFLOP/s",
-        ),
-    ],
-)
-def test_a_measurement_within_noise_is_none(entry: Document, verdict: str, sentence: str, noise: str) -> None:
-    document = new_document("starpullm bench", [])
-    document.update(state="ended", exit_status=0, throughput=[{**throughput(12.0), "matmul_gflops": 40.0, **entry}])
-    found = verdict_of(document)
-    assert (found.kind, found.sentence) == (verdict, sentence)
-    assert [row.noise for row in speeds_of(document)] == [noise]
-    assert noise in render(document)
+    assert verdict(tests=[skipped]) == ("nothing", "Nothing was checked")
+    assert verdict(tests=[], exit_status=5) == ("nothing", "Nothing was checked")
 
 
 def own(check: str, compared: int, unit: str, outcome: Outcome = Outcome.PASSED) -> Document:
@@ -228,15 +202,6 @@ def test_many_tasks_take_little_space() -> None:
     document["recordings"] = [recording(layers=12, steps=90)]
     assert len(document["recordings"][0]["tasks"]["step"]) > 10_000
     assert len(render(document)) < 1_600_000
-
-
-def test_limit_in_tokens() -> None:
-    """8 · 64 tokens take 10^9 operations, of which the limit is 100 · 10^9 a second."""
-    [row] = speeds_of({**passing(), "throughput": [throughput(12.0)]})
-    assert row.limit == pytest.approx(8 * 64 / 10)
-    assert row.fraction == "50.0 %"
-    noisy = {**throughput(12.0), "matmul_gflops": 40.0, "matmul_limit_range": [80.0, 100.0]}
-    assert speeds_of({**passing(), "throughput": [noisy]})[0].fraction == "40.0 to 50.0 %"
 
 
 def test_cores_of_a_rank() -> None:
