@@ -121,7 +121,7 @@ def shorter(data: bytes) -> bytes:
         (lambda path: rewritten(path, ABOUT, shorter), "expected JSON, found"),
         (
             lambda path: rewritten(path, ABOUT, lambda data: b"[" * 100_000),
-            "about.json, byte 0: expected JSON of at most",
+            "about.json, byte 0: expected JSON, found",
         ),
         (lambda path: rewritten(path, ABOUT, lambda data: b"[]"), "about.json: expected an object, found []"),
         (
