@@ -66,7 +66,6 @@ class Gate:
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._validation: Validation = validation_of(request.config)
-        self._config = request.config
         self._benchmark = request.getfixturevalue("benchmark")
         self._place = request.getfixturevalue("starpullm_configuration")
         self._directory: Path = request.getfixturevalue("tmp_path")
