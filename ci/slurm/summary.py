@@ -1,8 +1,7 @@
 """One summary of the jobs of a results folder: what ran, what it found, and what did not run to its end.
 
 Usage: summary.py RESULTS. It writes RESULTS/summary.json (version 1) and prints the same as text. It uses nothing but
-Python's standard library, and the records that job.sh and submit.sh have written. Then `starpullm report` makes one
-report of those of all jobs, in RESULTS/report.
+Python's standard library, and the records that job.sh and submit.sh have written.
 
 Exit status: 0 everything ran and passed; 1 a check failed; 2 bad usage, or nothing was compared; 3 not comparable on
 this machine; 4 a job did not run to its end.
@@ -28,7 +27,6 @@ _WORST_FIRST = (FAILED, NOT_ENDED, NOTHING, NOT_COMPARABLE, PASSED)
 _PYTEST = {0: PASSED, 1: FAILED, 4: NOTHING, 5: NOTHING}
 _PARITY = {0: PASSED, 1: FAILED, 2: NOTHING, 3: NOT_COMPARABLE}
 _SLURM_SECONDS = 30
-_REPORT_SECONDS = 300
 # What job.sh writes as the status of a part that it has ended at the time limit; and of parts without a status.
 _LIMIT, _MISSING, _NOT_BEGUN = "limit", "missing", "not begun"
 _TAIL_LINES = 8
@@ -53,22 +51,7 @@ def main(folder: Path) -> int:
     print(f"{_WORDS[worst]} ({len(jobs)} jobs)")
     for job in jobs:
         print(*job_lines(job), sep="\n")
-    print(f"\nreport: {make_report(folder)}")
     return worst
-
-
-def make_report(folder: Path) -> str:
-    """Make one report of those of all jobs, and return its page's path, or why there is none."""
-    program = shutil.which("starpullm")
-    if program is None:
-        return "not made: starpullm is not on PATH"
-    command = [program, "report", str(folder / "report"), "--jobs", str(folder / "summary.json")]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_REPORT_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"not made: {error}"
-    said = " ".join((done.stderr or done.stdout).split())
-    return str(folder / "report" / "index.html") if done.returncode == 0 else f"not made: {said}"
 
 
 def job_summary(folder: Path, name: str, number: str) -> dict[str, Any]:
@@ -164,6 +147,8 @@ def job_lines(job: dict[str, Any]) -> list[str]:
         lines += [f"    {line}" for line in (*part.get("failures", ()), *part.get("log_end", ()))]
         if part.get("last_line"):
             lines.append(f"    {part['last_line']}")
+        if "report" in part:
+            lines.append(f"    report: {part['report']}")
     return lines
 
 

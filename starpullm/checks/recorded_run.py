@@ -24,7 +24,7 @@ _COLUMNS = ("operation", "step", "sub_batch", "layer", "rank", "worker")
 
 
 def recorded_run(trace: Trace, *, name: str, configuration: str) -> dict[str, Any]:
-    """Return a recording as `starpullm.report.document.Recording` describes it.
+    """Return a recording as a report has it; docs/formats.md describes that.
 
     ``trace`` has the tasks of all ranks, with times on one clock; ``name`` is what was trained, and where is its
     ``configuration``.

@@ -15,13 +15,11 @@ from starpullm.checks.result import json_value
 from starpullm.commands import options
 from starpullm.commands.main import exit_status, leave_on_sigterm
 from starpullm.commands.render import ERR, OUT, print_json, progress_bar
-from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.errors import StarpullmError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
 from starpullm.options import RECOMPUTATIONS, REDUCTIONS, settings_of
 from starpullm.processes.lock import machine_lock
-from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
 from starpullm.schedules import number_of_pipelines
 from starpullm.speed.against import BLAS, LIBRARY, STRICT, Comparison, compare
@@ -75,7 +73,6 @@ from starpullm.speed.workload import Workload
     "--baseline-library", type=options.FILE, metavar="FILE", help="The libstarpullm.so for --against library."
 )
 @options.as_json
-@options.report
 def command(**values: Any) -> None:
     """Measure how fast training is, and where the time goes.
 
@@ -100,12 +97,8 @@ def command(**values: Any) -> None:
     config, seed = (record.model, record.seed) if record else (checkpoint_config(run.checkpoint), 0)
     workloads = list(_workloads(run, record))
     leave_on_sigterm()
-    with (
-        command_report(run.report, "starpullm bench") as report,
-        options.model_file(run.checkpoint, config, seed) as checkpoint,
-    ):
-        report.leave_out([LeftOut("bits, order and errors", "this command measures speed; the suite checks the rest")])
-        _measure_all(run, workloads, checkpoint, report)
+    with options.model_file(run.checkpoint, config, seed) as checkpoint:
+        _measure_all(run, workloads, checkpoint)
 
 
 _REPEATED = ("reduction", "weight_gradient_tiles", "recompute")
@@ -131,7 +124,7 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
             )
 
 
-def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path, report: CommandReport) -> None:
+def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path) -> None:
     """Measure one workload after the other and show each at once; after a failure, go on and exit with its status."""
     results: list[Throughput | Comparison] = []
     document: list[Any] = []
@@ -155,15 +148,13 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
                     failures[workload] = error
                     document.append({"configuration": workload, "failure": str(error)})
                     progress.console.print(f"Error: {error}")
-                report.document["throughput"] = json_value(document)
-                report.renew()
                 if not run.as_json and workload not in failures:
                     _print_result(results, workloads)
     finally:
         if results and run.as_json:
             print_json(json_value(document))
         elif results:
-            report.document["notes"].append(_print_end(results, failures, workloads, noise))
+            _print_end(results, failures, workloads, noise)
     if failures:
         sys.exit(exit_status(next(iter(failures.values()))))
 
@@ -223,8 +214,8 @@ def _print_end(
     failures: Mapping[Workload, StarpullmError],
     workloads: Sequence[Workload],
     noise: NoiseMeter,
-) -> str:
-    """Print what failed, where the time of each configuration goes, and what else used the machine; return the last."""
+) -> None:
+    """Print what failed, where the time of each configuration goes, and what else used the machine."""
     for workload, failure in failures.items():
         OUT.print(f"{_name(workload, workloads)}  failed: {str(failure).splitlines()[0]}")
     what, ranges = "the limit", []
@@ -236,9 +227,7 @@ def _print_end(
         else:
             OUT.print(f"{_name(result.configuration, workloads)}: {_details(result)}")
             ranges.append((min(result.matmul_limit_range), max(result.matmul_limit_range)))
-    sentence = noise.sentence(what, ranges)
-    OUT.print(sentence)
-    return sentence
+    OUT.print(noise.sentence(what, ranges))
 
 
 def _details(result: Throughput) -> str:

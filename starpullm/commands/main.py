@@ -9,10 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -53,7 +52,7 @@ def exit_status(error: BaseException) -> int:
 
 
 _SECTIONS = {
-    "Check": ("doctor", "parity", "scenario", "probe", "record", "report"),
+    "Check": ("doctor", "parity", "scenario", "probe", "record"),
     "Train": ("demo", "train", "generate"),
     "Measure": ("bench", "predict", "trace"),
     "Convert": ("checkpoint", "tokenize", "convert"),
@@ -87,8 +86,7 @@ class _Group(click.Group):
         try:
             return super().make_context(*args, **options)  # prints --help and --version
         except BrokenPipeError:
-            _give_up_output()
-            raise click.exceptions.Exit(EXIT_CLOSED_PIPE) from None
+            os._exit(EXIT_CLOSED_PIPE)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -96,8 +94,8 @@ class _Group(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except BrokenPipeError:
-            _give_up_output()
-            ctx.exit(EXIT_CLOSED_PIPE)
+            # All contexts have been left. At its end Python would fail to write what the pipe hasn't taken.
+            os._exit(EXIT_CLOSED_PIPE)
         except (Exception, KeyboardInterrupt) as error:
             match error:
                 case StarpullmError():
@@ -109,18 +107,6 @@ class _Group(click.Group):
                 case _:
                     traceback.print_exc()
             ctx.exit(exit_status(error))
-
-
-def _give_up_output() -> None:
-    """Let what Python still writes at its end go nowhere, instead of failing there."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nothing may be written to it, or it is no file
-            try:
-                stream.flush()
-            except BrokenPipeError:
-                os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
 
 
 @contextmanager

@@ -8,12 +8,10 @@ from typing import Any
 
 import click
 
-from starpullm.checks.recorded_run import recorded_run
 from starpullm.checks.result import json_value
 from starpullm.commands import options
 from starpullm.commands.main import refuse_ranks
 from starpullm.commands.render import ERR, OUT, print_json
-from starpullm.commands.reporting import command_report
 from starpullm.data.models import MODELS
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
@@ -24,7 +22,6 @@ from starpullm.predict.measure import Recorded, measured_costs, record_placement
 from starpullm.predict.prediction import Prediction, predict
 from starpullm.predict.schedule import Network
 from starpullm.processes.lock import machine_lock
-from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
 from starpullm.schedules import number_of_pipelines
 from starpullm.speed.workload import Workload
@@ -68,7 +65,6 @@ _WAITS = 4
 @click.option("--trace", type=options.PATH, metavar="FILE", help="File for the predicted steps; see `starpullm trace`.")
 @options.time_limit
 @options.as_json
-@options.report
 def command(**values: Any) -> None:
     """Predict how long a step takes, and what it waits for.
 
@@ -87,20 +83,14 @@ def command(**values: Any) -> None:
     config = _config(run)
     workload = _workload(run, config)
     network = Network.parse(run.network) if run.network is not None else None
-    with command_report(run.report, "starpullm predict") as report:
-        report.leave_out([LeftOut("bits, order and errors", "this command predicts speed; the suite checks the rest")])
-        costs, comparisons = _costs(run, config, workload)
-        prediction, on_paper = predict(config, workload, costs, network)
-        document = {**json_value(prediction), "validated": comparisons}
-        if run.as_json:
-            print_json(document)
-        else:
-            _print(prediction, comparisons)
-        if run.trace is not None:
-            save_run(run.trace, on_paper)
-        if run.report is not None:
-            where = f"{workload}, predicted"
-            report.document["recordings"].append(recorded_run(on_paper.trace, name=workload.model, configuration=where))
+    costs, comparisons = _costs(run, config, workload)
+    prediction, on_paper = predict(config, workload, costs, network)
+    if run.as_json:
+        print_json({**json_value(prediction), "validated": comparisons})
+    else:
+        _print(prediction, comparisons)
+    if run.trace is not None:
+        save_run(run.trace, on_paper)
 
 
 def _config(run: SimpleNamespace) -> ModelConfig:

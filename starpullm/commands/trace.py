@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
 
 from starpullm.commands import options
 from starpullm.commands.render import OUT
-from starpullm.traces.export import FORMATS, export
-from starpullm.traces.run import load_run
+from starpullm.files.atomic import atomic_write
+from starpullm.traces.dot import dot_lines
+from starpullm.traces.paje import paje_lines
+from starpullm.traces.perfetto import perfetto_lines
+from starpullm.traces.run import TracedRun, load_run
 from starpullm.traces.summary import summary_lines
+
+FORMATS: Mapping[str, Callable[[TracedRun], Iterator[str]]] = {
+    "perfetto": perfetto_lines,
+    "paje": paje_lines,
+    "dot": dot_lines,
+}
+"""What is written of a run, by the name of the format."""
 
 
 @click.command(
@@ -24,7 +35,7 @@ from starpullm.traces.summary import summary_lines
     ),
 )
 @click.argument("run", type=options.PATH)
-@click.option("--format", "name", type=click.Choice(FORMATS), help="Format to write.")
+@click.option("--format", "name", type=click.Choice(tuple(FORMATS)), help="Format to write.")
 @click.option("--output", type=options.PATH, metavar="FILE", help="File to write.")
 @click.option(
     "--steps",
@@ -47,7 +58,9 @@ def command(run: Path, name: str | None, output: Path | None, steps: str | None)
         for line in summary_lines(traced):
             OUT.print(line)
         return
-    export(traced, name, output)
+    with atomic_write(output) as file:
+        for line in FORMATS[name](traced):
+            file.write(line.encode())
     OUT.print(f"saved {output}")
 
 

@@ -1,23 +1,15 @@
-"""The reader of JSON that all files share.
-
-It refuses repeated keys, numbers that aren't finite, and deep nesting, at which recursive functions would fail later.
-"""
+"""The reader of JSON that all files share."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any
 
 from starpullm.errors import FormatError
 from starpullm.files.header import INT32_MAX, StrPath, reading, refusal
-
-MAX_DEPTH: Final = 64
-"""How many lists and objects may be inside of each other."""
 
 
 def read_json(path: StrPath) -> Any:
@@ -29,24 +21,9 @@ def read_json(path: StrPath) -> Any:
 def parse_json(text: bytes, where: Path | str, start: int = 0) -> Any:
     """Return a JSON value; ``start`` is the position of its text in the file that ``where`` names."""
     try:
-        value = json.loads(
-            text.decode("utf-8"), object_pairs_hook=_distinct, parse_constant=_no_number, parse_float=_finite
-        )
-    except json.JSONDecodeError as error:
-        position = start + len(error.doc[: error.pos].encode())
-        raise refusal(where, position, "JSON", error.msg) from error
-    except UnicodeDecodeError as error:
-        raise refusal(where, start + error.start, "JSON in UTF-8", error.reason) from error
-    except ValueError as error:
+        return json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise refusal(where, start, "JSON", str(error)) from error
-    except RecursionError as error:
-        raise _too_deep(where, start) from error
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [part for container in level for part in _parts(container) if isinstance(part, dict | list)]
-    if level:
-        raise _too_deep(where, start)
-    return value
 
 
 def parse_object(text: bytes, where: Path | str, start: int = 0) -> dict[str, Any]:
@@ -55,33 +32,6 @@ def parse_object(text: bytes, where: Path | str, start: int = 0) -> dict[str, An
     if not isinstance(value, dict):
         raise refusal(where, start, "a JSON object", type(value).__name__)
     return value
-
-
-def _distinct(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(items)
-    if len(found) < len(items):
-        keys = [name for name, _ in items]
-        raise ValueError(f"the key {next(name for name in found if keys.count(name) > 1)} twice")
-    return found
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"the number {name}")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    return value if math.isfinite(value) else _no_number(f"{text:.40}")
-
-
-def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
-
-
-def _too_deep(where: Path | str, start: int) -> FormatError:
-    return refusal(where, start, f"JSON of at most {MAX_DEPTH} nested lists and objects", "more")
 
 
 class JsonNode:
@@ -134,7 +84,7 @@ class JsonNode:
     def number(self) -> float:
         """Return a number."""
         value = self.value
-        if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) > sys.float_info.max:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= sys.float_info.max:  # NaN
             raise self.refusal("a number that fits into binary64")
         return float(value)
 

@@ -81,10 +81,6 @@ class ReportFiles:
             not_checked=self._not_checked(ended=True),
             isolation=dict(self._results.costs) or None,
         )
-        if self._validation.benchmark:
-            from starpullm.pytest_plugin.throughput import measurements
-
-            document["throughput"] = measurements(self._config)
         self._write_last(path, document, session)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -61,20 +61,11 @@ def starpullm_gate(request: pytest.FixtureRequest) -> Gate:
     return Gate(request)
 
 
-def measurements(config: pytest.Config) -> list[dict[str, Any]]:
-    """Return what this run has measured, in the form that a report has for it."""
-    session = getattr(config, "_benchmarksession", None)
-    infos = [benchmark.extra_info.get("starpullm") for benchmark in session.benchmarks] if session else []
-    names = ("configuration", "tokens_per_ms", "matmul_limit_gflops", "fraction_of_limit")
-    return [{name: info[name] for name in names} for info in infos if info]
-
-
 class Gate:
     """Measures the library under test, in turn with the baseline."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._validation: Validation = validation_of(request.config)
-        self._config = request.config
         self._benchmark = request.getfixturevalue("benchmark")
         self._place = request.getfixturevalue("starpullm_configuration")
         self._directory: Path = request.getfixturevalue("tmp_path")

@@ -1,5 +1,5 @@
-"""The report of a run, or of several: a JSON file that says everything, and a page made from it.
+"""The report of a run: a JSON file that says everything, and a page made from it.
 
-Nothing here runs a check or knows who ran them: the page is made from the JSON file alone. Jinja2 and msgspec, the
-packages of the extra ``report``, are imported when a page is made or a file is read.
+Nothing here runs a check or knows who ran them: the page is made from the JSON file's content alone. Jinja2, the
+package of the extra ``report``, is imported when a page is made.
 """

@@ -12,14 +12,13 @@ MAX_FAILURES = 200
 
 
 class Failure(NamedTuple):
-    """A failed test; ``run`` is the name of its run, in a report of several."""
+    """A failed test."""
 
     anchor: str
     name: str
     reason: str
     test: str
     family: str
-    run: str
     message: str
 
 
@@ -38,7 +37,6 @@ def failures(document: Document) -> list[Failure]:
                 reason=next((result["sentence"] for result in failed), "") or reason_of(test["message"]),
                 test=re.sub("^[^:]*/", "", test["test"]),
                 family=test["family"],
-                run=test.get("run", ""),
                 message=test["message"].strip(),
             )
             found.append(failure)

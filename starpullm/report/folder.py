@@ -7,10 +7,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from starpullm.errors import FormatError, MissingDependencyError, StarpullmError
+from starpullm.errors import MissingDependencyError, StarpullmError
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import file_errors
-from starpullm.report.document import JSON_NAME, Document, read_document, write_document
+from starpullm.report.document import JSON_NAME, Document, write_document
 
 PAGE_NAME = "index.html"
 
@@ -20,22 +20,19 @@ _SHARE = 0.05
 _LONGEST_SECONDS = 2.0
 """An unfinished report is renewed at the next occasion after this time, however long that takes."""
 
-_PACKAGES = ("jinja2", "msgspec")
-
 
 class PageError(StarpullmError):
     """Raised when the page can't be made of a document; the JSON file has been written."""
 
 
 def require_packages() -> None:
-    """Raise a ``MissingDependencyError`` unless everything that makes a page is installed."""
-    for name in _PACKAGES:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"a report needs {name}, which can't be imported ({error}): pip install 'starpullm[report]'"
-            ) from error
+    """Raise a ``MissingDependencyError`` unless what makes a page is installed."""
+    try:
+        importlib.import_module("jinja2")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"a report needs jinja2, which can't be imported ({error}): pip install 'starpullm[report]'"
+        ) from error
 
 
 class ReportFolder:
@@ -68,16 +65,6 @@ class ReportFolder:
         if time.monotonic() >= self._earliest:
             with suppress(StarpullmError):
                 self.write(document)
-
-
-def remake_page(folder: Path) -> None:
-    """Make the page of a folder again from its JSON file."""
-    require_packages()
-    document = read_document(folder / JSON_NAME)
-    try:
-        _write_page(document, folder / PAGE_NAME)
-    except PageError as error:
-        raise FormatError(str(error)) from error
 
 
 def _write_page(document: Document, path: Path) -> None:

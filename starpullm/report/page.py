@@ -10,8 +10,7 @@ from starpullm.machine import rows_of
 from starpullm.report.document import Document, grouped
 from starpullm.report.failures import MAX_FAILURES, failure_groups, failures, reason_of
 from starpullm.report.pipeline import passes_of
-from starpullm.report.runs import environments, run_rows
-from starpullm.report.tables import matrices, reductions_of, speeds_of
+from starpullm.report.tables import matrices, reductions_of
 from starpullm.report.verdict import claim_rows, not_checked, verdict_of
 from starpullm.report.workers import workers_of
 
@@ -21,14 +20,12 @@ if TYPE_CHECKING:
 _MAX_TESTS_NAMED = 30
 
 _SECTIONS = {
-    "runs": "Runs",
     "chosen": "What was chosen",
     "not-checked": "What was not checked",
     "parity": "Parity matrix",
     "failures": "Failures",
     "workers": "Workers over time",
     "errors": "Errors of gradients",
-    "throughput": "Throughput",
     "tests": "All tests",
     "environment": "Environment",
 }
@@ -39,7 +36,6 @@ def render(document: Document) -> str:
     """Return the page as HTML; it needs no other file and no network."""
     failed = failures(document)
     views = {
-        "runs": run_rows(document),
         "chosen": [
             (name.replace("sub_batches", "sub-batches"), ", ".join(values))
             for name, values in document["selection"].items()
@@ -54,9 +50,8 @@ def render(document: Document) -> str:
             if drawn and (timeline := workers_of(drawn))
         ],
         "errors": reductions_of(document),
-        "throughput": speeds_of(document),
         "tests": grouped(document["tests"], lambda test: test["family"]),
-        "environment": [(names, rows_of(machine), machine["findings"]) for names, machine in environments(document)],
+        "environment": rows_of(document["environment"]) if document["environment"] else [],
     }
     shown = {name: title for name, title in _SECTIONS.items() if views[name.replace("-", "_")] or name == "environment"}
     return (

@@ -1,4 +1,4 @@
-"""The tables of figures: parity by placement and record, errors of gradients, throughput beside the machine's limit."""
+"""The tables of figures: parity by placement and record, and errors of gradients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from starpullm.report.document import Document, grouped
 from starpullm.report.failures import failure_anchor
-from starpullm.speed.verdict import was_disturbed
 
 
 class Row(NamedTuple):
@@ -87,53 +86,3 @@ def reductions_of(document: Document) -> list[dict[str, Any]]:
         row = {"tensor": tensor, "gradients": len(own), "beyond": sum(of[0] > 1 for of in own)}
         rows.append({**row, "largest": largest, "element": element, "test": test})
     return rows
-
-
-class SpeedRow(NamedTuple):
-    """A measured configuration; ``limit`` is the speed of a step whose matmuls alone use all that the cores can do.
-
-    ``fraction`` is the part of the limit that was reached, in words; a range if measurements of the limit differ.
-    ``noise`` says how far they are apart, if that is more than on a quiet machine.
-    """
-
-    name: str
-    tokens_per_ms: float | None
-    limit: float | None = None
-    fraction: str = ""
-    noise: str = ""
-    failure: str = ""
-
-
-def speeds_of(document: Document) -> list[SpeedRow]:
-    """Return a row for each measurement."""
-    return [_speed_row(entry) for entry in document["throughput"]]
-
-
-def _speed_row(entry: Mapping[str, Any]) -> SpeedRow:
-    of = entry["configuration"]
-    ranks = f", {of['ranks']} ranks" if of["ranks"] > 1 else ""
-    sizes = f"{of['model'].rpartition('/')[2]}, B = {of['batch_size']}, {of['partition']}{ranks}"
-    name = f"{sizes}, sub-batches {of['sub_batches']}, {of['reduction']}"
-    if "failure" in entry:
-        return SpeedRow(name, None, failure=entry["failure"])
-    if "contenders" in entry:
-        strict, *others = entry["contenders"]
-        speed = strict["tokens_per_ms"]
-        beside = ", ".join(f"{other['name']} {other['tokens_per_ms']['median']:.4g}" for other in others)
-        noise = _noise("the speed", speed["low"], speed["high"], "tokens/ms")
-        return SpeedRow(f"{name}; beside it: {beside}", speed["median"], noise=noise)
-    limit, fraction = None, ""
-    if "matmul_flops" in entry:  # the tokens of a step that consists of its matmuls alone, at the processor's limit
-        limit = of["batch_size"] * of["seq_len"] * entry["matmul_limit_gflops"] * 1e6 / entry["matmul_flops"]
-    if "matmul_limit_range" in entry:
-        low, high = (f"{100 * entry['matmul_gflops'] / of:.1f}" for of in reversed(entry["matmul_limit_range"]))
-        fraction = f"{low} %" if low == high else f"{low} to {high} %"
-    elif "fraction_of_limit" in entry:
-        fraction = f"{100 * entry['fraction_of_limit']:.1f} %"
-    low, high = entry.get("matmul_limit_range", (1.0, 1.0))
-    noise = _noise("the limit", low, high, "GFLOP/s")
-    return SpeedRow(name, entry["tokens_per_ms"], limit, fraction, noise)
-
-
-def _noise(what: str, low: float, high: float, unit: str) -> str:
-    return f"noise: {what} was measured as {low:.4g} to {high:.4g} {unit}" if was_disturbed(low, high) else ""

@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 
 from starpullm.report.document import Document, grouped
 from starpullm.report.failures import reason_of
-from starpullm.report.tables import speeds_of
 
 _NOTHING_COLLECTED = 5  # pytest's exit status
 _NOT_COMPARABLE = 3  # that of starpullm parity
-_OF_RUNS = {"failed": "failed", "did not end": "did not end", "nothing compared": "compared nothing"}
 
 
 class Verdict(NamedTuple):
-    """The verdict on a run, or on several: ``kind`` is ``passed``, ``failed``, ``unfinished`` or ``nothing``."""
+    """The verdict on a run: ``kind`` is ``passed``, ``failed``, ``unfinished`` or ``nothing``."""
 
     kind: str
     word: str
@@ -27,44 +25,25 @@ def verdict_of(document: Document) -> Verdict:
     """Return the verdict; only a run that has ended, has passed tests and no failed ones is called passed."""
     outcomes = Counter(test["outcome"] for test in document["tests"])
     passed, failed, skipped = (outcomes[name] for name in ("passed", "failed", "skipped"))
-    runs = Counter(run["outcome"] for run in document["runs"])
-    unmeasured = sum("failure" in entry for entry in document["throughput"])
     so_far = f"So far {_tests(passed)} passed and {failed} failed."
-    of_runs = [f"{runs[name]} of {runs.total()} runs {text}." for name, text in _OF_RUNS.items() if runs[name]]
     stopped = [f"The run was stopped: {document['stopped']}."] if document["stopped"] else []
     if document["state"] == "running":
         sentence = f"The run had not ended when this page was written: it goes on, or it was killed. {so_far}"
         return Verdict("unfinished", "Not finished", sentence)
-    if failed or unmeasured or runs["failed"]:
-        said = [f"{failed} of {_tests(outcomes.total())} failed."] if failed else []
-        said += [f"{unmeasured} of {len(document['throughput'])} measurements failed."] if unmeasured else []
-        return Verdict("failed", "Failed", " ".join([*said, *of_runs, *stopped]))
-    if of_runs:
-        return Verdict("unfinished", "Incomplete", " ".join([*of_runs, so_far]))
+    if failed:
+        return Verdict("failed", "Failed", " ".join([f"{failed} of {_tests(outcomes.total())} failed.", *stopped]))
     if stopped:
         return Verdict("unfinished", "Stopped early", " ".join([so_far, *stopped]))
     if document["exit_status"] not in (0, None, _NOTHING_COLLECTED, _NOT_COMPARABLE):
         sentence = f"No test failed, but the exit status is {document['exit_status']}; the notes may say why."
         return Verdict("failed", "Failed", sentence)
-    if not passed and not document["throughput"]:
+    if not passed:
         sentence = f"{_tests(skipped)} gave no verdict." if skipped else "No test ran."
         return Verdict("nothing", "Nothing was checked", sentence)
     if skipped:
         sentence = f"{_tests(passed)} passed, none failed; {skipped} gave no verdict."
         return Verdict("passed", "Passed, as far as it was checked", sentence)
-    return Verdict("passed", "Passed", f"All {_tests(passed)} passed.") if passed else _verdict_on_speeds(document)
-
-
-def _verdict_on_speeds(document: Document) -> Verdict:
-    speeds = speeds_of(document)
-    noisy = sum(bool(speed.noise) for speed in speeds)
-    many = f"{len(speeds)} configuration{'s were' if len(speeds) > 1 else ' was'} measured"
-    if noisy:
-        which = f"{noisy} of them " if len(speeds) > 1 else ""
-        busy = f"{which}while the machine was busy with something else"
-        sentence = f"{many}, {busy}; the table says how much the figures vary."
-        return Verdict("unfinished", "Measured within noise", sentence)
-    return Verdict("passed", "Measured", f"{many}.")
+    return Verdict("passed", "Passed", f"All {_tests(passed)} passed.")
 
 
 def _tests(count: int) -> str:
@@ -72,13 +51,7 @@ def _tests(count: int) -> str:
 
 
 def not_checked(document: Document) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield what was not checked, why, and the tests that this is about.
-
-    First come runs without a complete result, then tests that were skipped.
-    """
-    runs = {run["name"] for run in document["runs"]}
-    entries = [(entry["what"], entry["reason"], entry["tests"]) for entry in document["not_checked"]]
-    yield from (entry for entry in entries if entry[0] in runs)
+    """Yield what was not checked, why, and the tests that this is about; first come tests that were skipped."""
     skipped: dict[tuple[str, str], list[str]] = {}
     for test in document["tests"]:
         if test["outcome"] == "skipped":
@@ -86,7 +59,7 @@ def not_checked(document: Document) -> Iterator[tuple[str, str, list[str]]]:
             word = ", ".join(sorted(words)) or "skipped"
             skipped.setdefault((f"{word} ({test['family']})", reason_of(test["message"])), []).append(test["test"])
     yield from ((what, reason, tests) for (what, reason), tests in skipped.items())
-    yield from (entry for entry in entries if entry[0] not in runs)
+    yield from ((entry["what"], entry["reason"], entry["tests"]) for entry in document["not_checked"])
 
 
 def claim_rows(document: Document) -> list[dict[str, Any]]:

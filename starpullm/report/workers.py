@@ -39,7 +39,7 @@ def workers_of(recording: Mapping[str, Any]) -> dict[str, Any] | None:
     operations: list[str] = recording["operations"]
     kinds = [operation if operation in PASSES else kind_of(operation) for operation in operations]
     all_colours = {**HEX_COLORS, **PASSES}
-    columns = {name: tasks[name] for name in ("start", "end", "operation", "step", "sub_batch", "layer")}
+    columns = {name: tasks[name] for name in ("start", "end", "operation")}
     used = {kinds[number] for number in tasks["operation"].tolist()}
     return {
         "name": recording["name"],

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from starpullm.binding.library import find_library
-from starpullm.report.document import read_document
 
 from .children import TWO_CORES, run_cli, run_command
 
@@ -55,9 +54,9 @@ def assert_consistent(comparison: dict[str, Any], rounds: int) -> None:
         assert slower["high"] <= strict_speed["high"] / own["low"] * (1 + 1e-9)
 
 
-def test_blas(tmp_path: Path) -> None:
+def test_blas() -> None:
     """What is printed, and the same as data."""
-    options = ("--model", "tiny", "--partition", "2x1", *BLAS, "--iterations", 2, "--report", tmp_path / "out")
+    options = ("--model", "tiny", "--partition", "2x1", *BLAS, "--iterations", 2)
     run = run_cli("bench", *options, timeout=TIMEOUT, environment=TWO_CORES).check()
     title, header, strict, blas, description, losses, noise = run.stdout.splitlines()
     assert title == "tiny, B = 2, T = 8, 2x1, S = 2, ordered, 2 rounds"
@@ -70,10 +69,6 @@ def test_blas(tmp_path: Path) -> None:
     assert losses.startswith("losses of the first steps differ by at most ")
     assert noise.startswith("noise: load ")
     assert run.stderr == ""
-    [comparison] = read_document(tmp_path / "out" / "report.json")["throughput"]
-    assert_consistent(comparison, 2)
-    assert [contender["name"] for contender in comparison["contenders"]] == ["strict", "blas"]
-    assert description == f"blas: {comparison['contenders'][1]['description']}"
 
 
 def test_another_build_has_the_same_losses() -> None:

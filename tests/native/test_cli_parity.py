@@ -15,9 +15,9 @@ import pytest
 
 from starpullm.commands.reporting import command_report
 from starpullm.golden.records import shipped_record
-from starpullm.report.document import read_document
 from starpullm.report.folder import PageError
 
+from ..report.report_json import read_report
 from .children import TWO_CORES, assert_command_refused, run_cli
 
 TINY = shipped_record("tiny")
@@ -47,7 +47,7 @@ def test_parity(tmp_path: Path) -> None:
         "parity: 2280 tensors over 12 steps, 0 differ",
     ]
     assert run.stderr == ""
-    report = read_document(tmp_path / "out" / "report.json")
+    report = read_report(tmp_path / "out" / "report.json")
     assert (report["state"], report["exit_status"], len(report["tests"])) == ("ended", 0, 4)
     assert [of["configuration"] for of in report["recordings"]] == ["1x1 eager", "2x1 eager"]
     assert "partition 1x2" in [entry["what"] for entry in report["not_checked"]]

@@ -47,7 +47,6 @@ NOT_RUN = {
     "predict --model small": "takes half a minute; test_predict.py validates the smallest model",
     "probe": "the programs are the reader's; tests/probe runs others",
     "scenario": "takes minutes; test_scenarios.py tells fewer stories",
-    "report results/report": "the file is that of a cluster's jobs; tests/cluster makes one",
     "checkpoint new --config gpt2": "writes up to 500 MB; test_commands.py makes smaller ones",
 }
 """The examples of help texts that aren't run: how they begin, and why."""
@@ -95,7 +94,6 @@ EXPECTED = {
     "mpirun -n 2 --bind-to none starpullm train": r"step 20/20: loss ",
     "starpullm tokenize": r"\Atrain\.bin: \d+ tokens, bytes, vocabulary 257\n",
     "starpullm generate": r"\AShall I",
-    "starpullm report": r"\Asaved .*/index\.html\n",
     "starpullm record": r"\Amine\.json: \d+ tensors over 3 steps\n",
     "starpullm checkpoint show": r"^num_parameters: \d+$",
     "starpullm convert": r"\A\S+: \d+ parameters\n",
@@ -144,7 +142,6 @@ PREPARED = {
     "checkpoint": ["mv model.bin trained.bin"],
     "convert": ["cp model.bin trained.bin"],
     "generate": ["cp model.bin trained.bin"],
-    "report": ["starpullm parity tiny --report out", "cp -r out suite", "cp -r out ranks-2"],
     "tokenize": ["mv text.txt sonnets.txt"],
     "train": ["starpullm train --checkpoint model.bin --tokens 'train_*.bin' --save-every 10 --state-dir states"],
 }

@@ -14,8 +14,8 @@ import networkx
 import numpy as np
 import pytest
 
+from starpullm.commands.trace import FORMATS
 from starpullm.trace import AccessMode
-from starpullm.traces.export import export
 from starpullm.traces.run import TracedRun, load_run
 
 from . import trace_readers
@@ -99,7 +99,7 @@ def recorded(
 @pytest.fixture
 def exported(recorded: Recorded, tmp_path: Path) -> Callable[[str], Path]:
     def write(name: str) -> Path:
-        export(recorded.run, name, tmp_path / name)
+        (tmp_path / name).write_text("".join(FORMATS[name](recorded.run)), "utf-8")
         return tmp_path / name
 
     return write
@@ -188,7 +188,7 @@ def test_dot(recorded: Recorded, tmp_path: Path) -> None:
     tasks = recorded.run.trace.tasks.copy()
     tasks["step"] = np.arange(len(tasks)) >= last
     part = replace(recorded.run, trace=replace(recorded.run.trace, tasks=tasks)).steps(1, 1)
-    export(part, "dot", tmp_path / "dot")
+    (tmp_path / "dot").write_text("".join(FORMATS["dot"](part)), "utf-8")
     edges = {edge for edge in recorded.graph.edges if min(edge) >= last}
     assert edges
     same_graph(part, edges, *trace_readers.read_dot(tmp_path / "dot"))

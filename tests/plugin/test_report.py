@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from starpullm.report.document import read_document
 from starpullm.report.verdict import verdict_of
 
+from ..report.report_json import read_report
 from .conftest import Run
 from .test_messages import PARITY, tampered
 
@@ -19,7 +19,7 @@ __all__ = ["tampered"]  # a fixture
 
 def read(folder: Path) -> tuple[dict[str, Any], str]:
     """The document of a report and its page."""
-    document = read_document(folder / "report.json")
+    document = read_report(folder / "report.json")
     assert sorted(path.name for path in folder.iterdir()) == ["index.html", "report.json"]
     return document, (folder / "index.html").read_text()
 
@@ -163,5 +163,5 @@ def test_a_page_that_cannot_be_made_costs_no_result(run_apart: Run, pytester: py
     result.stdout.fnmatch_lines(
         ["--starpullm-report: */out/index.html: can't be made of report.json: ModuleNotFoundError: *"]
     )
-    document = read_document(pytester.path / "out" / "report.json")
+    document = read_report(pytester.path / "out" / "report.json")
     assert [test["outcome"] for test in document["tests"]] == ["passed", "passed"]

@@ -13,7 +13,6 @@ from starpullm.checks.reduction import GradientBounds, TensorError
 from starpullm.checks.result import Finding
 from starpullm.checks.same_bits import BitStability
 from starpullm.report.document import new_document
-from starpullm.report.runs import FAILED, NOT_ENDED, PASSED, Run, merge
 
 OPERATIONS = [
     "encoder_forward",
@@ -141,20 +140,6 @@ def recording(layers: int = 2, sub_batches: int = 2, steps: int = 2, workers: in
     }
 
 
-def throughput(tokens_per_ms: float, partition: str = "2x1", batch_size: int = 8) -> dict[str, Any]:
-    configuration = {
-        "model": "small", "batch_size": batch_size, "seq_len": 64, "partition": partition, "ranks": 1, "sub_batches": 2,
-        "reduction": "ordered",
-    }  # fmt: skip
-    return {
-        "configuration": configuration,
-        "tokens_per_ms": tokens_per_ms,
-        "matmul_flops": 10**9,
-        "matmul_limit_gflops": 100.0,
-        "fraction_of_limit": 0.5,
-    }
-
-
 def passing() -> dict[str, Any]:
     """Everything that a report can have, and no failure."""
     document = new_document("pytest", ["--pyargs", "starpullm.suite"], seed=1)
@@ -177,7 +162,6 @@ def passing() -> dict[str, Any]:
             {"what": "throughput", "reason": "only with --starpullm-benchmark", "tests": ["test_throughput.py::test_a"]}
         ],
         recordings=[recording(layers=12)],
-        throughput=[throughput(12.0), throughput(6.5, "1x1"), throughput(13.0, "2x1", 16), throughput(6.8, "1x1", 16)],
     )
     return document
 
@@ -200,7 +184,6 @@ def failing() -> dict[str, Any]:
                    message="parity: not comparable: this libm has another expf"),
     ]  # fmt: skip
     document["exit_status"] = 1
-    document["throughput"].append({"configuration": throughput(1.0)["configuration"], "failure": "rank 1 died"})
     return document
 
 
@@ -211,34 +194,3 @@ def killed() -> dict[str, Any]:
         state="running", exit_status=None, running=["test_hangs.py::test_it"], recordings=[], isolation=None
     )
     return document
-
-
-def over_ranks(ranks: int) -> dict[str, Any]:
-    """A run of starpullm parity on several ranks."""
-    document = new_document("starpullm parity", ["--sub-batches", "all"], ranks=ranks)
-    found = parity("1x1")
-    found["facts"]["ranks"] = ranks
-    left_out = {"what": "speed", "reason": "starpullm bench measures it", "tests": []}
-    document.update(
-        state="ended",
-        exit_status=0,
-        environment={**MACHINE, "processor": "another processor"},
-        tests=[entry(f"tiny, 1x1 lws {ranks} ranks", "parity", "passed", found)],
-        not_checked=[left_out],
-        host="n1",
-    )
-    return document
-
-
-def merged() -> dict[str, Any]:
-    """Of the jobs of a night: one whose checks fail, one that ends at its time limit, and one that never started."""
-    output = ("rank 1: in the forward pass of step 2", "rank 0: waits for rank 1")
-    ended_late = {**over_ranks(4), "state": "running", "exit_status": None, "running": ["small, 1x1 lws 4 ranks"]}
-    runs = [
-        Run("one-node/suite", FAILED, "exit status 1", "job 7 on n1, run again 1 times", failing()),
-        Run("ranks/ranks-2", PASSED, "exit status 0", "job 8 on n[1-2]", over_ranks(2)),
-        Run("ranks/ranks-4", NOT_ENDED, "ended at the time limit", "job 8 on n[1-2]", ended_late, output),
-        Run("ranks/ranks-8", NOT_ENDED, "not begun, because the job had ended", "job 8 on n[1-2]"),
-        Run("gate", NOT_ENDED, "never started: not started after 60 s (Resources)", "job 9"),
-    ]
-    return merge(runs, ["out", "--jobs", "summary.json"], 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import sys
@@ -12,26 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from starpullm.checks.result import Outcome, Result
-from starpullm.commands import main
-from starpullm.commands.main import EXIT_BAD_INPUT
-from starpullm.errors import FormatError, MissingDependencyError
-from starpullm.report.document import new_document, read_document, write_document
+from starpullm.errors import MissingDependencyError
+from starpullm.report.document import new_document, write_document
 from starpullm.report.failures import failure_groups, failures, reason_of
 from starpullm.report.folder import PageError, ReportFolder, require_packages
 from starpullm.report.left_out import LeftOut, beyond
 from starpullm.report.page import render
 from starpullm.report.pipeline import passes_of
-from starpullm.report.tables import speeds_of
 from starpullm.report.verdict import claim_rows, not_checked, verdict_of
 from starpullm.report.workers import workers_of
 
-from .reports import entry, failing, gradients, killed, merged, parity, passing, recording, throughput
+from .report_json import read_report
+from .reports import entry, failing, gradients, killed, parity, passing, recording
 
 Document = dict[str, Any]
-SECTIONS = "runs chosen not-checked parity failures workers errors throughput tests environment".split()
+SECTIONS = "chosen not-checked parity failures workers errors tests environment".split()
 
 
 class Page(HTMLParser):
@@ -58,14 +54,14 @@ class Page(HTMLParser):
             self.headings.append(int(tag[1]))
 
 
-@pytest.mark.parametrize("make", [passing, failing, killed, merged])
+@pytest.mark.parametrize("make", [passing, failing, killed])
 def test_what_is_written_can_be_read(make: Callable[[], Document], tmp_path: Path) -> None:
     document = make()
     write_document(document, tmp_path / "report.json")
-    assert read_document(tmp_path / "report.json") == document
+    assert read_report(tmp_path / "report.json") == document
 
 
-@pytest.mark.parametrize("make", [passing, failing, killed, merged])
+@pytest.mark.parametrize("make", [passing, failing, killed])
 def test_page(make: Callable[[], Document]) -> None:
     """Links lead somewhere, nothing is loaded, headings skip no level, and text of a run isn't taken for HTML."""
     text = render(make())
@@ -79,10 +75,9 @@ def test_page(make: Callable[[], Document]) -> None:
     assert "<b>step 1</b>" not in text
     assert "</script><i>" not in text
     absent = {
-        passing: ["runs", "failures"],
-        failing: ["runs"],
-        killed: ["runs", "failures", "workers"],
-        merged: [],
+        passing: ["failures"],
+        failing: [],
+        killed: ["failures", "workers"],
     }[make]
     assert [name for name in page.ids if name in SECTIONS] == [name for name in SECTIONS if name not in absent]
 
@@ -101,33 +96,8 @@ def test_verdicts() -> None:
     assert verdict(stopped="it was interrupted", exit_status=2) == ("unfinished", "Stopped early")
     assert verdict(state="running", exit_status=None) == ("unfinished", "Not finished")
     assert verdict(exit_status=1) == ("failed", "Failed")  # something else in the run has failed
-    assert verdict(tests=[skipped], throughput=[]) == ("nothing", "Nothing was checked")
-    assert verdict(tests=[], throughput=[], exit_status=5) == ("nothing", "Nothing was checked")
-    assert verdict(tests=[]) == ("passed", "Measured")
-    assert verdict(tests=[], throughput=[{**throughput(1.0), "failure": "died"}])[0] == "failed"
-
-
-@pytest.mark.parametrize(
-    ("entry", "verdict", "sentence", "noise"),
-    [
-        ({}, "passed", "1 configuration was measured.", ""),
-        ({"matmul_limit_range": [80.0, 99.0]}, "passed", "1 configuration was measured.", ""),
-        (
-            {"matmul_limit_range": [40.0, 121.0]},
-            "unfinished",
-            "1 configuration was measured, while the machine was busy with something else; the table says how much "
-            "the figures vary.",
-            "noise: the limit was measured as 40 to 121 GFLOP/s",
-        ),
-    ],
-)
-def test_a_measurement_within_noise_is_none(entry: Document, verdict: str, sentence: str, noise: str) -> None:
-    document = new_document("starpullm bench", [])
-    document.update(state="ended", exit_status=0, throughput=[{**throughput(12.0), "matmul_gflops": 40.0, **entry}])
-    found = verdict_of(document)
-    assert (found.kind, found.sentence) == (verdict, sentence)
-    assert [row.noise for row in speeds_of(document)] == [noise]
-    assert noise in render(document)
+    assert verdict(tests=[skipped]) == ("nothing", "Nothing was checked")
+    assert verdict(tests=[], exit_status=5) == ("nothing", "Nothing was checked")
 
 
 def own(check: str, compared: int, unit: str, outcome: Outcome = Outcome.PASSED) -> Document:
@@ -234,45 +204,9 @@ def test_many_tasks_take_little_space() -> None:
     assert len(render(document)) < 1_600_000
 
 
-def test_limit_in_tokens() -> None:
-    """8 · 64 tokens take 10^9 operations, of which the limit is 100 · 10^9 a second."""
-    [row] = speeds_of({**passing(), "throughput": [throughput(12.0)]})
-    assert row.limit == pytest.approx(8 * 64 / 10)
-    assert row.fraction == "50.0 %"
-    noisy = {**throughput(12.0), "matmul_gflops": 40.0, "matmul_limit_range": [80.0, 100.0]}
-    assert speeds_of({**passing(), "throughput": [noisy]})[0].fraction == "40.0 to 50.0 %"
-
-
 def test_cores_of_a_rank() -> None:
     assert beyond(1, 2) == LeftOut("partitions of more than 1 core", "each rank has 1 core")
     assert beyond(2, 1) == LeftOut("partitions of more than 2 cores", "this machine has 2 cores")
-
-
-def refused(change: Callable[[Document], object], tmp_path: Path) -> str:
-    document = copy.deepcopy(passing())
-    change(document)
-    path = tmp_path / "report.json"
-    path.write_text(json.dumps(document))
-    with pytest.raises(FormatError) as error:
-        read_document(path)
-    return str(error.value)
-
-
-def test_other_content_is_refused(tmp_path: Path) -> None:
-    def of(change: Callable[[Document], object]) -> str:
-        return refused(change, tmp_path).removeprefix(f"{tmp_path}/report.json: ")
-
-    assert of(lambda document: document.update(version=1)) == "found version 1, expected a report of version 4"
-    assert of(lambda document: document["tests"][0].update(outcome="good")) == (
-        "Invalid enum value 'good', in tests[0].outcome"
-    )
-    assert of(lambda document: document.pop("seed")) == "Object missing required field `seed`"
-    assert of(lambda document: document["recordings"][0]["tasks"]["step"].pop()).startswith(
-        "tasks of a recording: found columns of lengths"
-    )
-    assert of(lambda document: document["recordings"][0]["critical_path"].append(-1)) == (
-        "critical_path of a recording: found -1, expected numbers below 234"
-    )
 
 
 def test_a_page_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:
@@ -285,33 +219,6 @@ def test_a_page_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:
     with pytest.raises(PageError, match=r"index.html: can't be made of report.json: KeyError: 'operations'"):
         folder.write(document)
     assert json.loads((tmp_path / "out" / "report.json").read_text())["tests"] == document["tests"]
-
-
-def test_report_command(tmp_path: Path) -> None:
-    """The page is made again; without a report in the folder there is one sentence, and no page."""
-    folder = tmp_path / "out"
-    ReportFolder(folder).write(passing())
-    first = (folder / "index.html").read_text()
-    (folder / "index.html").unlink()
-    done = CliRunner().invoke(main, ["report", str(folder)])
-    assert done.exit_code == 0, done.output
-    assert done.output == f"saved {folder}/index.html\n"
-    again = (folder / "index.html").read_text()
-    assert Page(again).links == Page(first).links
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    refusal = CliRunner().invoke(main, ["report", str(empty)])
-    assert refusal.exit_code == EXIT_BAD_INPUT
-    assert refusal.output == f"Error: {empty}/report.json: can't be read: No such file or directory\n"
-    (empty / "report.json").write_text("{")
-    refusal = CliRunner().invoke(main, ["report", str(empty)])
-    assert refusal.exit_code == EXIT_BAD_INPUT
-    assert refusal.output.startswith(f"Error: {empty}/report.json, byte 1: expected JSON, found ")
-    (empty / "report.json").write_text(json.dumps({**passing(), "isolation": {"processes": 1}}))
-    refusal = CliRunner().invoke(main, ["report", str(empty)])
-    assert refusal.exit_code == EXIT_BAD_INPUT
-    assert refusal.output.startswith(f"Error: {empty}/index.html: can't be made of report.json: UndefinedError: ")
-    assert [path.name for path in empty.iterdir()] == ["report.json"]
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -66,7 +66,12 @@ def reported(*outcomes: str) -> dict[str, Any]:
         ),
         ({"suite": "limit"}, {"ended": False}, 4, ["ended at its time limit"]),
         ({}, {}, 4, ["did not run to its end"]),
-        ({"ranks-2": "0", "ranks-4": "0"}, {"report": reported("passed")}, 0, ["ranks-2: passed", "end of ranks-4"]),
+        (
+            {"ranks-2": "0", "ranks-4": "0"},
+            {"report": reported("passed")},
+            0,
+            ["ranks-2: passed", "end of ranks-4", "report: job/ranks-4.report"],
+        ),
         ({"ranks-2": "0", "ranks-4": "1"}, {"report": reported("passed")}, 1, ["ranks-4: failed, exit status 1"]),
         (
             {"ranks-2": "0", "ranks-4": "2"},

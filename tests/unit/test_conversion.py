@@ -270,7 +270,7 @@ def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"config\.json: can't be read: No such file"):
         from_hugging_face(folder, tmp_path / "model.bin")
     (folder / "config.json").write_text("{")
-    with pytest.raises(FormatError, match=r"config\.json, byte 1: expected JSON, found"):
+    with pytest.raises(FormatError, match=r"config\.json, byte 0: expected JSON, found"):
         from_hugging_face(folder, tmp_path / "model.bin")
     write_config(folder, sizes_of(CONFIG))
     with pytest.raises(FormatError, match=r"expected model\.safetensors or .*index\.json in .*, found neither"):

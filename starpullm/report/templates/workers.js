@@ -6,10 +6,9 @@ function drawTimeline(figure) {
   const canvas = figure.querySelector("canvas"), told = figure.querySelector(".told"), paint = canvas.getContext("2d")
   const left = 120, right = 12, pitch = 34, height = 26, axis = 34
   const whole = run.end.reduce((latest, end) => Math.max(latest, end), 1)
-  let low = 0, high = whole, drag = null
+  let low = 0, high = whole
   const width = () => Math.max(canvas.clientWidth - left - right, 1)
   const place = (time) => left + (time - low) / (high - low) * width()
-  const time = (x) => low + (x - left) / width() * (high - low)
   const milliseconds = (time) => (time * 1e-6).toFixed(3)
 
   function draw() {
@@ -31,10 +30,6 @@ function drawTimeline(figure) {
     paint.clip()
     const inView = drawTasks()
     paint.restore()
-    if (drag) {
-      paint.fillStyle = "rgba(138, 147, 158, .5)"
-      paint.fillRect(drag.from, 0, drag.to - drag.from, run.rows.length * pitch)
-    }
     told.textContent = `${milliseconds(low)} to ${milliseconds(high)} ms: ${inView.toLocaleString("en")} tasks`
   }
 
@@ -79,13 +74,6 @@ function drawTimeline(figure) {
     return inView
   }
 
-  function words(i) {
-    const sub = run.sub_batch[i] < 0 ? "" : `, sub-batch ${run.sub_batch[i]}`
-    const layer = run.layer[i] < 0 ? "" : `, layer ${run.layer[i]}`
-    return `${run.operations[run.operation[i]]}: step ${run.step[i]}${sub}${layer}; ${milliseconds(run.start[i])} to `
-      + `${milliseconds(run.end[i])} ms${run.critical[i] ? "; on the critical path" : ""}`
-  }
-
   function show(from, to) {
     const span = Math.min(Math.max(to - from, 100), whole)
     low = Math.min(Math.max(from, 0), whole - span)
@@ -101,27 +89,6 @@ function drawTimeline(figure) {
       else show(low + span * move, high + span * move)
     })
   }
-  canvas.addEventListener("pointerdown", (event) => {
-    drag = {from: event.offsetX, to: event.offsetX}
-    canvas.setPointerCapture(event.pointerId)
-  })
-  canvas.addEventListener("pointermove", (event) => {
-    if (drag) {
-      drag.to = event.offsetX
-      draw()
-      return
-    }
-    const at = time(event.offsetX), row = Math.floor(event.offsetY / pitch)
-    const found = run.start.findIndex((start, i) => run.row[i] === row && start <= at && at <= run.end[i])
-    if (found >= 0) told.textContent = words(found)
-  })
-  canvas.addEventListener("pointerup", () => {
-    const [from, to] = [drag.from, drag.to].sort((a, b) => a - b)
-    drag = null
-    if (to - from > 3) show(time(from), time(to))
-    else draw()
-  })
-  canvas.addEventListener("pointercancel", () => { drag = null; draw() })
   new ResizeObserver(draw).observe(canvas)
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw)
   draw()

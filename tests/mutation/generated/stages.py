@@ -72,7 +72,7 @@ OF_PACKAGE = {
     "files": ("test_bad_input.py", "test_saving.py", "test_cli.py", "test_transformers.py"),
     "golden": ("test_llmc.py", "test_record.py", "test_cli_parity.py"),
     "traces": ("test_trace.py", "test_printing.py"),
-    "report": ("../report/test_report.py", "../report/test_report_merge.py", "../plugin/test_report.py"),
+    "report": ("../report/test_report.py", "../plugin/test_report.py"),
     "speed": ("test_bench.py", "test_against.py", "test_gate.py", "../gate"),
     "predict": ("test_predict.py", "../ranks/test_predict.py"),
     "commands": tuple(f"test_{name}.py" for name in "cli cli_parity cli_train bench predict trace printing".split()),
