@@ -18,7 +18,7 @@ extern "C" {
 #define STARPULLM_API __attribute__((visibility("default")))
 
 /* Raised whenever a struct or a function of this header changes its meaning. */
-#define STARPULLM_ABI_VERSION 6
+#define STARPULLM_ABI_VERSION 7
 
 enum starpullm_status {
     STARPULLM_OK = 0,
@@ -128,15 +128,6 @@ STARPULLM_API enum starpullm_status starpullm_runtime_destroy(starpullm_runtime 
 /* The bytes that have moved to the disk and from it so far; 0 without offload. */
 STARPULLM_API enum starpullm_status starpullm_runtime_offloaded(const starpullm_runtime *runtime, int64_t *written,
                                                                 int64_t *read);
-
-struct starpullm_thread_info {
-    int32_t worker, thread;        /* the thread's number in the worker */
-    int32_t first_unit, num_units; /* that it is bound to: the system's number of the first; -1, 0 if unknown */
-};
-
-/* Where the partition's threads run, worker 0's first. An array of workers times threads_per_worker. */
-STARPULLM_API enum starpullm_status starpullm_runtime_threads(starpullm_runtime *runtime,
-                                                              struct starpullm_thread_info *threads, size_t count);
 
 /* ---- Session: one model being trained ---- */
 

@@ -287,7 +287,6 @@ def _check_order(statements: Statements, checkpoint: Path) -> None:
     for name, arguments in (
         ("runtime_destroy", ()),
         ("session_create", (structs.new("session_options"), session.address)),
-        ("runtime_threads", ((structs.new("thread_info")), 1)),
     ):
         call = partial(prototypes.call, name, as_it_was, *arguments)
         statements.refused(f"{name} of a closed runtime", StateError, closed, call)
