@@ -78,7 +78,6 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return names and values of what `inspect_machine` returns, in words; the findings are sentences already."""
     synthetic = " (HWLOC_SYNTHETIC)" if machine["synthetic_topology"] else ""
     vector_functions = [name for name, vector in machine["vector_libm"].items() if vector["used"]]
-    parallel = "yes" if machine["starpu_parallel_workers"] else "no"
     of_ranks = "on ranks" if machine["mpi"] else "without ranks"
     return [
         ("starpullm", "{version}, {library}".format(**machine)),
@@ -86,7 +85,7 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("StarPU", "{starpu_version} in {starpu_prefix}".format(**machine)),
         (
             "StarPU's features",
-            f"parallel workers {parallel}, at most {machine['starpu_max_workers']} workers, "
+            f"at most {machine['starpu_max_workers']} workers, "
             f"{machine['starpu_max_contexts']} scheduling contexts, {machine['starpu_max_nodes']} memory nodes: "
             f"{machine['starpu_handle_bytes'] / 1024:.1f} KiB a data handle",
         ),
@@ -120,10 +119,7 @@ def inspect_machine() -> dict[str, Any]:
     different = [name for name, sha in records.shipped_libm_fingerprint().items() if fingerprint[name] != sha]
     environment = prototypes.text(prototypes.call("float_environment"))
     vectors = vector_libm()
-    parallel_workers = bool(machine.starpu_parallel_workers)
-    partitions = full_partitions(
-        machine.cores, machine.starpu_max_workers, machine.starpu_max_contexts, parallel_workers
-    )
+    partitions = full_partitions(machine.cores, machine.starpu_max_workers, machine.starpu_max_contexts)
     findings = [(True, problem) for problem in _problems(build, machine, different)]
     findings += [(False, note) for note in _notes(machine, environment, vectors)]
     return {
@@ -135,7 +131,6 @@ def inspect_machine() -> dict[str, Any]:
         "library": str(find_library()),
         "starpu_built_against": prototypes.text(build.starpu_version),
         "starpu_handle_bytes": handle_bytes(machine.starpu_max_nodes),
-        "starpu_parallel_workers": parallel_workers,
         "schedulers": list(prototypes.names("scheduler_name")),
         "synthetic_topology": bool(machine.synthetic),
         "partitions": list(partitions),
@@ -188,17 +183,16 @@ def count_cores() -> int:
     return len(own_cores())
 
 
-def full_partitions(cores: int, max_workers: int, max_contexts: int, parallel_workers: bool) -> tuple[str, ...]:
+def full_partitions(cores: int, max_workers: int, max_contexts: int) -> tuple[str, ...]:
     """Return the partitions that use all cores, or as many of them as this StarPU was built for.
 
     Each worker of several threads needs one of StarPU's contexts; two others are always there.
     """
     cores = min(cores, max_workers)
-    most = max_contexts - 2 if parallel_workers else 0
     return tuple(
         f"{workers}x{cores // workers}"
         for workers in range(1, cores + 1)
-        if cores % workers == 0 and (workers == cores or workers <= most)
+        if cores % workers == 0 and (workers == cores or workers <= max_contexts - 2)
     )
 
 
@@ -223,8 +217,6 @@ def _mpirun_version() -> str:
 
 def _problems(build: Any, machine: Any, different: list[str]) -> Iterator[str]:
     """Yield a sentence for each thing that will not work here."""
-    if not machine.starpu_parallel_workers:
-        yield "this StarPU was built without parallel workers"
     loaded, built = prototypes.text(machine.starpu_version), prototypes.text(build.starpu_version)
     if loaded != built:
         yield f"StarPU {loaded} is loaded, expected {built}, which the library was built against"

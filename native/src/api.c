@@ -56,7 +56,6 @@ status starpullm_machine_info(struct starpullm_machine_info *info)
         .starpu_max_workers = features.max_workers,
         .starpu_max_contexts = features.max_contexts,
         .starpu_max_nodes = features.max_nodes,
-        .starpu_parallel_workers = features.parallel_workers,
         .l1_cache = kernels_caches()->l1,
         .l2_cache = kernels_caches()->l2,
     };

@@ -60,7 +60,7 @@ class Threads(Check):
             cores = len(own_cores())
             if comm is None:
                 _check_processor(statements)
-            for partition in _partitions(cores):
+            for partition in ("1x1", "2x1", "1x2") if cores > 1 else ("1x1",):
                 _check_threads(statements, place, partition, cores)
             _check_guest(statements, comm, signals)
         with environment(HWLOC_SYNTHETIC="numa:1 core:3 pu:1"):
@@ -77,12 +77,6 @@ class Threads(Check):
         )
         statements.equal("units that are not the first of a core's two", set(), found - set(first))
         return self.result(compared=statements.compared, findings=statements.wrong)
-
-
-def _partitions(cores: int) -> list[str]:
-    """Return one worker, and if there are cores for them two workers, and one of two threads."""
-    teams = ["1x2"] if machine_info().starpu_parallel_workers else []
-    return ["1x1", *(["2x1", *teams] if cores > 1 else [])]
 
 
 def _check_synthetic(statements: Statements) -> None:

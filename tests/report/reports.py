@@ -39,7 +39,6 @@ MACHINE = {
     "starpu_max_contexts": 10,
     "starpu_max_nodes": 8,
     "starpu_handle_bytes": 2776,
-    "starpu_parallel_workers": True,
     "schedulers": ["lws", "eager"],
     "processor": "some processor",
     "cores": 4,

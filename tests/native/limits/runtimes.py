@@ -77,14 +77,6 @@ def _check_environments(statements: Statements, checkpoint: Path) -> None:
     running = "StarPU is running in this process but wasn't started by starpullm, expected it not to be running"
     found = in_fork(_beside_starpu, STARPU_SILENT="1", STARPU_NCPU="1", HWLOC_SYNTHETIC=_TWO_CORES)
     statements.equal("a runtime beside another StarPU", text_of(StateError, running), found)
-    if not in_fork(_has_parallel_workers):
-        sentence = (
-            "this StarPU was built without parallel workers, expected 1 thread per worker, or a StarPU configured "
-        )
-        expected = text_of(InvalidArgumentError, f"partition 1x2: {sentence}with --enable-parallel-worker")
-        found = in_fork(partial(_ending, "1x2"), HWLOC_SYNTHETIC=_TWO_CORES)
-        statements.equal("a worker of two threads", expected, found)
-        return
     binds = 'OMP_PROC_BIND: OpenMP binds threads itself, expected "false" or unset for partition 1x2: StarPU binds the '
     expected = text_of(InvalidArgumentError, f"{binds}threads of its workers")
     for partition, sentence in (("1x2", expected), ("2x1", ACCEPTED)):
@@ -112,10 +104,6 @@ def _levels() -> list[str]:
 def _caches() -> list[int]:
     info = machine_info()
     return [info.l1_cache, info.l2_cache]
-
-
-def _has_parallel_workers() -> bool:
-    return bool(machine_info().starpu_parallel_workers)
 
 
 def loaded_starpu() -> ctypes.CDLL:
@@ -156,7 +144,7 @@ def _check_partitions(statements: Statements) -> None:
             f"partition {partition}: needs {cores} cores, found 2 (HWLOC_SYNTHETIC) that this process may use",
             partial(_start, partition),
         )
-    for partition in ("1x1", "2x1", "1x2") if _has_parallel_workers() else ("1x1", "2x1"):
+    for partition in ("1x1", "2x1", "1x2"):
         statements.allowed(partition, partial(_start, partition))
 
 
@@ -170,11 +158,10 @@ def _check_limits_of_starpu(statements: Statements) -> None:
     most, contexts = info.starpu_max_workers, info.starpu_max_contexts
     built = f"this StarPU was built for {contexts} scheduling contexts, expected at most {contexts - 2} workers of "
     configured = f"several threads, or a StarPU configured with --enable-max-sched-ctxs={contexts + 1} or more"
-    too_large, large = [(1, most + 1), (most + 1, 1), (1 << 16, 1 << 16)], [(most, 1)]
+    too_large = [(1, most + 1), (most + 1, 1), (1 << 16, 1 << 16)]
     limits = [(partition, f"StarPU was built for at most {most} cores") for partition in too_large]
-    if info.starpu_parallel_workers:
-        large += [(1, most), (min(contexts - 2, most // 2), 2)]
-        limits += [((contexts - 1, 2), built + configured)] if 2 * (contexts - 1) <= most else []
+    limits += [((contexts - 1, 2), built + configured)] if 2 * (contexts - 1) <= most else []
+    large = [(most, 1), (1, most), (min(contexts - 2, most // 2), 2)]
     with environment(HWLOC_SYNTHETIC=f"core:{most + 1} pu:1", OMP_PROC_BIND=None):
         for (workers, threads), sentence in limits:
             expected = text_of(InvalidArgumentError, f"partition {workers}x{threads}: {sentence}")
@@ -212,10 +199,9 @@ def _check_schedulers(statements: Statements) -> None:
     sentence = "scheduler: none was given, expected one of StarPU's names"
     statements.refused("no scheduler", InvalidArgumentError, sentence, partial(start_as_is, scheduler=None))
     for name, partition in (("eager", "1x1"), ("lws", "1x1"), ("random", "2x1"), ("prio", "1x2"), ("dmda", "2x1")):
-        if partition != "1x2" or _has_parallel_workers():
-            with environment(STARPU_SCHED="ws", STARPU_NCPU="1"):  # what the options say comes first
-                found = _scheduler_in_use(partition, name)
-            statements.equal(f"StarPU's scheduler on {partition}", [name], found)
+        with environment(STARPU_SCHED="ws", STARPU_NCPU="1"):  # what the options say comes first
+            found = _scheduler_in_use(partition, name)
+        statements.equal(f"StarPU's scheduler on {partition}", [name], found)
 
 
 def _scheduler_in_use(partition: str, scheduler: str) -> list[str]:
@@ -299,7 +285,7 @@ def _check_order(statements: Statements, checkpoint: Path) -> None:
 
 
 def _check_audit(statements: Statements, checkpoint: Path) -> None:
-    for partition in ("2x1", "1x2") if _has_parallel_workers() else ("2x1",):
+    for partition in ("2x1", "1x2"):
         sentence = f"instruments: found the audit on partition {partition}, expected 1x1: pages are open to all threads"
         with Runtime(partition) as runtime:
             audited = partial(Trainer, runtime, checkpoint, batch_size=B, seq_len=T, trace=True)
