@@ -78,7 +78,6 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return names and values of what `inspect_machine` returns, in words; the findings are sentences already."""
     synthetic = " (HWLOC_SYNTHETIC)" if machine["synthetic_topology"] else ""
     vector_functions = [name for name, vector in machine["vector_libm"].items() if vector["used"]]
-    of_ranks = "on ranks" if machine["mpi"] else "without ranks"
     return [
         ("starpullm", "{version}, {library}".format(**machine)),
         ("compiler", "{compiler}, {build_type}, {compiler_flags}".format(**machine)),
@@ -101,7 +100,7 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("kernels", machine["simd_level"]),
         ("vector functions", ", ".join(vector_functions) or "none"),
         ("BLAS", f"{machine['blas'] or 'none found'}; used only with --matmul blas, which isn't strict"),
-        ("MPI", f"{machine['mpirun'] or 'none found'}; this build runs {of_ranks}"),
+        ("MPI", machine["mpirun"] or "none found"),
         ("libm", f"{'known: ' if machine['libm_known'] else 'unknown: not '}comparable with golden records"),
         ("float environment", machine["float_environment"] or "as required"),
     ]
@@ -135,7 +134,6 @@ def inspect_machine() -> dict[str, Any]:
         "synthetic_topology": bool(machine.synthetic),
         "partitions": list(partitions),
         "vector_libm": vectors,
-        "mpi": bool(build.mpi),
         "mpirun": _mpirun_version(),
         "blas": _blas(),
         "float_environment": environment,
@@ -226,8 +224,6 @@ def _problems(build: Any, machine: Any, different: list[str]) -> Iterator[str]:
             f"golden records can't be compared: this libm's {', '.join(different)} {has} other bits than the one they "
             "were made with"
         )
-    if not build.mpi:
-        yield "several ranks don't work: this build has no MPI"
     if refusal := prototypes.text(prototypes.call("kernels_refusal")):
         yield f"no training starts: {refusal}"
 

@@ -91,8 +91,7 @@ class Runtime(Resource):
     Raises
     ------
     InvalidArgumentError
-        If this machine has too few cores for the partition, StarPU has no such scheduler, several ranks are asked of a
-        library that was built without MPI, or the BLAS can't be used.
+        If this machine has too few cores for the partition, StarPU has no such scheduler, or the BLAS can't be used.
     FileError
         If no file can be made in the folder.
     MissingDependencyError

@@ -49,7 +49,6 @@ struct starpullm_build_info {
     const char *build_type;
     const char *starpu_version; /* of the headers that it was compiled against */
     const char *starpu_prefix;  /* where they were found */
-    int32_t mpi;                /* 1 if ranks are supported */
 };
 STARPULLM_API enum starpullm_status starpullm_build_info(struct starpullm_build_info *info);
 

@@ -12,7 +12,6 @@
 #include "kernels/level.h"
 #include "kernels/libm.h"
 #include "runtime/machine.h"
-#include "runtime/ranks.h"
 #include "status.h"
 
 enum { MAX_PEAK_SECONDS = 60 };
@@ -33,7 +32,6 @@ status starpullm_build_info(struct starpullm_build_info *info)
         .build_type = BUILD_TYPE,
         .starpu_version = BUILD_STARPU_VERSION,
         .starpu_prefix = BUILD_STARPU_PREFIX,
-        .mpi = ranks_supported(),
     };
     return STARPULLM_OK;
 }

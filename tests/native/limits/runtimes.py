@@ -23,7 +23,7 @@ from .mpi import check_levels
 from .options import TINY, B, T
 from .processes import in_fork, loaded_library
 from .simultaneous import check_simultaneous_calls
-from .starts import as_it_is, has_mpi, start_as_is
+from .starts import as_it_is, start_as_is
 from .statements import ACCEPTED, Statements, ending_of, text_of
 
 _TWO_CORES = "numa:1 core:2 pu:1"
@@ -221,16 +221,11 @@ _SCHEDULER_FUNCTIONS = 12
 
 
 def _check_communicators(statements: Statements) -> None:
-    kind, sentence = (
-        (StateError, "MPI is not initialized, expected to be running")
-        if has_mpi()
-        else (
-            InvalidArgumentError,
-            "communicator: this build of starpullm has no MPI, expected none, or a build with STARPULLM_MPI=ON",
-        )
-    )
     statements.refused(
-        "a communicator without MPI", kind, sentence, partial(start_as_is, communicator=prototypes.communicator(0))
+        "a communicator without MPI",
+        StateError,
+        "MPI is not initialized, expected to be running",
+        partial(start_as_is, communicator=prototypes.communicator(0)),
     )
 
 
