@@ -133,21 +133,11 @@ STARPULLM_API enum starpullm_status starpullm_session_share(const starpullm_sess
  * submitted, without a runtime, buffers or other ranks. */
 typedef struct starpullm_plan starpullm_plan;
 
-struct starpullm_plan_options {
-    size_t size;
-    struct starpullm_model_config config;
-    int64_t batch_size, seq_len; /* of one rank */
-    int64_t sub_batches;         /* of one rank; divides batch_size */
-    int64_t activation_sets;     /* as in starpullm_session_options */
-    int32_t ranks;
-    int32_t reduction; /* STARPULLM_REDUCTION_ORDERED or _TREE; StarPU adds tasks of its own to _REDUX */
-    int32_t weight_gradient_tiles, keep_activations; /* as in starpullm_session_options */
-    int32_t recompute, reuse_weight_gradients;       /* likewise */
-    int32_t workers;                                 /* of each rank */
-    int32_t steps;                                   /* at least 1 */
-    const struct starpullm_pipeline *pipeline;       /* as in starpullm_session_options */
-};
-STARPULLM_API enum starpullm_status starpullm_plan_create(const struct starpullm_plan_options *options,
+/* options: those of a session with these tasks; what isn't about tasks is ignored. Not `redux`, to which StarPU adds
+ * tasks of its own. workers: of each rank. */
+STARPULLM_API enum starpullm_status starpullm_plan_create(const struct starpullm_model_config *config,
+                                                          const struct starpullm_session_options *options,
+                                                          int32_t ranks, int32_t workers, int32_t steps,
                                                           starpullm_plan **plan);
 STARPULLM_API void starpullm_plan_destroy(starpullm_plan *plan);
 
