@@ -84,22 +84,12 @@ status starpullm_libm_powf(float *out, const float *base, const float *exponent,
     return STARPULLM_OK;
 }
 
-const char *starpullm_simd_level_name(size_t index)
-{
-    return kernels_level_name(index);
-}
-
-const char *starpullm_vector_libm_name(size_t index)
-{
-    return libm_name(index);
-}
-
 static status find_vector_libm(enum libm_function *function, const char *name)
 {
     *function = 0;
-    while (libm_name(*function) && strcmp(libm_name(*function), name) != 0)
+    while (starpullm_vector_libm_name(*function) && strcmp(starpullm_vector_libm_name(*function), name) != 0)
         ++*function;
-    if (libm_name(*function))
+    if (starpullm_vector_libm_name(*function))
         return STARPULLM_OK;
     return invalid_argument("function: found \"%s\", expected expf, tanhf or coshf", name);
 }
@@ -184,11 +174,6 @@ static bool is_zero(float x)
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits == 0;
-}
-
-const char *starpullm_kernels_refusal(void)
-{
-    return kernels_refusal();
 }
 
 const char *starpullm_float_environment(void)

@@ -45,9 +45,6 @@ void kernels_close_blas(void);
  * environment names another. */
 const char *kernels_level(void);
 
-/* Says that STARPULLM_SIMD names no level that is here, or STARPULLM_CACHES no sizes of caches; "" if they do. */
-const char *kernels_refusal(void);
-
 /* This machine's caches, from which simd/blocking.c derives its blocks. No bit depends on them. */
 struct caches {
     size_t l1;       /* bytes for data */
@@ -67,8 +64,5 @@ const struct caches *kernels_caches(void);
 /* From now on the blocks follow from these. Not while kernels run. */
 void kernels_fit_caches(const struct caches *caches);
 
-/* Name of the index-th level that this machine and build have, "ref" first and the best last; NULL past the last. */
-const char *kernels_level_name(size_t index);
-
-/* The kernels of a level; NULL if there is no such level here. */
+/* The kernels of a level of starpullm_simd_level_name(); NULL if there is no such level here. */
 const struct kernels *kernels_of_level(const char *name);

@@ -9,7 +9,7 @@
 #include "kernels/blas/blas.h"
 #include "kernels/level.h"
 #include "kernels/ref/ref.h"
-#include "starpullm.h"
+#include "starpullm_checks.h"
 
 enum { MAX_LEVELS = 4 };
 
@@ -127,7 +127,7 @@ void kernels_fit_caches(const struct caches *other)
     fit_caches();
 }
 
-const char *kernels_refusal(void)
+const char *starpullm_kernels_refusal(void)
 {
     pthread_once(&once, choose);
     return refusal;
@@ -171,7 +171,7 @@ const char *kernels_level(void)
     return chosen->name;
 }
 
-const char *kernels_level_name(size_t index)
+const char *starpullm_simd_level_name(size_t index)
 {
     pthread_once(&once, choose);
     return index < num_levels ? levels[index].name : NULL;

@@ -95,8 +95,8 @@ static status check_offload(const struct starpullm_runtime_options *options)
 status check_runtime_options(const struct starpullm_runtime_options *options, const struct topology *topology)
 {
     TRY(check_scheduler(options->scheduler));
-    if (*kernels_refusal())
-        return invalid_argument("%s", kernels_refusal());
+    if (*starpullm_kernels_refusal())
+        return invalid_argument("%s", starpullm_kernels_refusal());
     TRY(check_offload(options));
     return check_partition(options, topology);
 }

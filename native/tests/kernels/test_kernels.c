@@ -6,6 +6,7 @@
 
 #include "kernels/kernels.h"
 #include "kernels/ref/ref.h"
+#include "starpullm.h"
 
 static void check_shares(int threads, size_t items, size_t grain)
 {
@@ -64,7 +65,7 @@ int main(void)
             for (size_t i = 0; i < sizeof grains / sizeof *grains; i++)
                 check_shares(threads, items, grains[i]);
     for (size_t l2 = 1; l2 < (size_t)1 << 22; l2 *= 8)
-        for (size_t i = 0; kernels_level_name(i); i++)
-            check_prefetches(l2, kernels_level_name(i));
+        for (size_t i = 0; starpullm_simd_level_name(i); i++)
+            check_prefetches(l2, starpullm_simd_level_name(i));
     return 0;
 }
