@@ -95,7 +95,7 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{machine['cores']} cores, {machine['processing_units']} processing units, {machine['numa_nodes']} NUMA "
             f"nodes{synthetic}",
         ),
-        ("caches", f"L1 {machine['l1_cache'] >> 10} KiB, L2 {machine['l2_cache'] >> 10} KiB a hardware thread"),
+        ("cache", f"L2 {machine['l2_cache'] >> 10} KiB a hardware thread"),
         ("partitions", ", ".join(machine["partitions"])),
         ("kernels", machine["simd_level"]),
         ("vector functions", ", ".join(vector_functions) or "none"),
@@ -109,8 +109,7 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
 def inspect_machine() -> dict[str, Any]:
     """Return everything ``starpullm doctor`` shows, as JSON values: of library, StarPU, topology, caches and libm.
 
-    Nothing is started. ``starpu_handle_bytes`` is that of `handle_bytes`, ``l1_cache`` the bytes for data, and
-    ``l2_cache`` a hardware thread's share.
+    Nothing is started. ``starpu_handle_bytes`` is that of `handle_bytes`, and ``l2_cache`` a hardware thread's share.
     """
     build, machine = structs.new("build_info"), machine_info()
     prototypes.call("build_info", build)
@@ -124,9 +123,7 @@ def inspect_machine() -> dict[str, Any]:
     return {
         **_copied(build, "version", "compiler", "compiler_flags", "build_type", "starpu_prefix"),
         **_copied(machine, "starpu_version", "starpu_max_workers", "starpu_max_contexts", "starpu_max_nodes"),
-        **_copied(
-            machine, "processor", "cores", "processing_units", "numa_nodes", "simd_level", "l1_cache", "l2_cache"
-        ),
+        **_copied(machine, "processor", "cores", "processing_units", "numa_nodes", "simd_level", "l2_cache"),
         "library": str(find_library()),
         "starpu_built_against": prototypes.text(build.starpu_version),
         "starpu_handle_bytes": handle_bytes(machine.starpu_max_nodes),

@@ -62,7 +62,7 @@ struct starpullm_machine_info {
     int32_t starpu_max_workers;                  /* CPU workers that StarPU was built for */
     int32_t starpu_max_contexts;                 /* its scheduling contexts; a worker of several threads needs one */
     int32_t starpu_max_nodes;                    /* memory nodes that StarPU was built for */
-    size_t l1_cache, l2_cache;                   /* bytes, of L2 a hardware thread's share: matmuls' blocks follow */
+    size_t l2_cache;                             /* bytes, a hardware thread's share: matmuls' blocks follow */
 };
 STARPULLM_API enum starpullm_status starpullm_machine_info(struct starpullm_machine_info *info);
 

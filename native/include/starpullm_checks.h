@@ -48,9 +48,9 @@ struct starpullm_kernel_info {
 STARPULLM_API enum starpullm_status starpullm_kernel(const char *level, const char *name,
                                                      struct starpullm_kernel_info *info);
 
-/* From now on the blocks of matmuls are those for caches of so many bytes; no bit of a result depends on them. Not
- * while kernels run. starpullm_machine_info() has the present sizes. */
-STARPULLM_API enum starpullm_status starpullm_fit_caches(size_t l1_cache, size_t l2_cache);
+/* From now on the blocks of matmuls are those for a second-level cache of so many bytes; no bit of a result depends on
+ * them. Not while kernels run. starpullm_machine_info() has the present size. */
+STARPULLM_API enum starpullm_status starpullm_fit_caches(size_t l2_cache);
 
 /* Measures for so many seconds the most operations per second that the calling thread can do, in 10^9: it multiplies
  * and adds in registers with the vectors of the SIMD level in use. fused 0: each operation is rounded, as in the
@@ -61,7 +61,7 @@ STARPULLM_API enum starpullm_status starpullm_peak_gflops(double *gflops, int32_
  * no flush-to-zero, no denormals-are-zero), as a sentence; "" if it doesn't. Kernels always set their own. */
 STARPULLM_API const char *starpullm_float_environment(void);
 
-/* Why starpullm_runtime_create refuses STARPULLM_SIMD or STARPULLM_CACHES, in a sentence; empty if it doesn't. */
+/* Why starpullm_runtime_create refuses STARPULLM_SIMD or STARPULLM_L2_CACHE, in a sentence; empty if it doesn't. */
 STARPULLM_API const char *starpullm_kernels_refusal(void);
 
 /* ---- Trace ---- */

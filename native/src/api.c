@@ -54,7 +54,6 @@ status starpullm_machine_info(struct starpullm_machine_info *info)
         .starpu_max_workers = features.max_workers,
         .starpu_max_contexts = features.max_contexts,
         .starpu_max_nodes = features.max_nodes,
-        .l1_cache = kernels_caches()->l1,
         .l2_cache = kernels_caches()->l2,
     };
     return STARPULLM_OK;
@@ -148,12 +147,11 @@ status starpullm_kernel(const char *level, const char *name, struct starpullm_ke
     return invalid_argument("kernel: found \"%s\", expected one of starpullm_kernel_name()", name);
 }
 
-status starpullm_fit_caches(size_t l1_cache, size_t l2_cache)
+status starpullm_fit_caches(size_t l2_cache)
 {
-    if (!l1_cache || !l2_cache)
-        return invalid_argument("caches: found %zu and %zu bytes, expected two positive sizes", l1_cache, l2_cache);
+    if (!l2_cache)
+        return invalid_argument("l2_cache: found 0 bytes, expected a positive size");
     struct caches caches = *kernels_caches();
-    caches.l1 = l1_cache;
     caches.l2 = l2_cache;
     kernels_fit_caches(&caches);
     return STARPULLM_OK;

@@ -47,7 +47,6 @@ MACHINE = {
     "synthetic_topology": False,
     "partitions": ["1x4", "2x2", "4x1"],
     "simd_level": "avx2",
-    "l1_cache": 32768,
     "l2_cache": 1048576,
     "vector_libm": {"expf": {"used": True, "fingerprint": "0"}},
     "mpirun": "",

@@ -101,9 +101,8 @@ static void choose(void)
     const char *name = getenv("STARPULLM_SIMD");
     if (!caches_read(&caches))
         snprintf(refusal, sizeof refusal,
-                 "STARPULLM_CACHES: found \"%s\", expected the sizes of the first- and second-level caches, such as "
-                 "32K,1M",
-                 getenv("STARPULLM_CACHES"));
+                 "STARPULLM_L2_CACHE: found \"%s\", expected the size of the second-level cache, such as 1M",
+                 getenv("STARPULLM_L2_CACHE"));
     if (name && *name)
         chosen = find_level(name);
     if (!chosen) {

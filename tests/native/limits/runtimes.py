@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from starpullm.binding import prototypes, structs
+from starpullm.binding.kernels import present_cache
 from starpullm.binding.library import find_library
 from starpullm.checks.place import Workplace, environment
 from starpullm.checks.result import Result
@@ -60,20 +61,19 @@ def _check_environments(statements: Statements, checkpoint: Path) -> None:
             f'STARPULLM_SIMD: found "none", expected one of {", ".join(levels)} on this machine',
         )
     ]
-    for caches in ("32K", "32K,", "0,1M", "32K,1M,8M", "32K 1M", "-1K,1M", "2199023255552,1M"):
-        sentence = "expected the sizes of the first- and second-level caches, such as 32K,1M"
-        cases.append(({"STARPULLM_CACHES": caches}, f'STARPULLM_CACHES: found "{caches}", {sentence}'))
+    for cache in ("0", "M", "1M,", "32K,1M", "1M 8M", "1 M", "-1K", "2199023255552"):
+        sentence = "expected the size of the second-level cache, such as 1M"
+        cases.append(({"STARPULLM_L2_CACHE": cache}, f'STARPULLM_L2_CACHE: found "{cache}", {sentence}'))
     for variables, sentence in cases:
         expected = text_of(InvalidArgumentError, sentence)
         statements.equal(f"a runtime with {variables}", expected, in_fork(partial(_ending, "1x1"), **variables))
     statements.equal(
         "a runtime with the plain kernels", "accepted", in_fork(partial(_ending, "1x1"), STARPULLM_SIMD="ref")
     )
-    for name in ("STARPULLM_SIMD", "STARPULLM_CACHES"):
+    for name in ("STARPULLM_SIMD", "STARPULLM_L2_CACHE"):
         statements.equal(f"a runtime with an empty {name}", ACCEPTED, in_fork(partial(_ending, "1x1"), **{name: ""}))
-    for caches in ("48K,2M", "49152,2048K"):
-        found = in_fork(_caches, STARPULLM_CACHES=caches)
-        statements.equal(f"sizes of caches {caches}", [48 << 10, 2 << 20], found)
+    for cache in ("2M", "2048K", "2097152"):
+        statements.equal(f"size of cache {cache}", 2 << 20, in_fork(present_cache, STARPULLM_L2_CACHE=cache))
     running = "StarPU is running in this process but wasn't started by starpullm, expected it not to be running"
     found = in_fork(_beside_starpu, STARPU_SILENT="1", STARPU_NCPU="1", HWLOC_SYNTHETIC=_TWO_CORES)
     statements.equal("a runtime beside another StarPU", text_of(StateError, running), found)
@@ -99,11 +99,6 @@ def _ending(partition: str) -> str:
 
 def _levels() -> list[str]:
     return list(prototypes.names("simd_level_name"))
-
-
-def _caches() -> list[int]:
-    info = machine_info()
-    return [info.l1_cache, info.l2_cache]
 
 
 def loaded_starpu() -> ctypes.CDLL:
