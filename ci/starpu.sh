@@ -2,7 +2,7 @@
 # native/cmake/FindStarPU.cmake looks in the same places, in the same order, with the same conditions.
 # shellcheck shell=bash
 
-STARPU_NEEDED="StarPU 1.4.10 or newer, older than 1.5, configured with --enable-parallel-worker"
+STARPU_NEEDED="StarPU 1.4.10 or newer, older than 1.5, configured with --enable-parallel-worker and MPI"
 STARPU_CACHE=$CACHE/starpu
 STARPU_WORK=$CACHE/starpu-build
 
@@ -49,6 +49,8 @@ starpu_check() {
     [[ $(starpu_config_value "$config" PARALLEL_WORKER) == 1 ]] ||
         { echo "$1 is version $version without parallel workers (no STARPU_PARALLEL_WORKER in its starpu_config.h)"; return 1; }
     [[ -r $2/libstarpu-1.4.so || -r $2/libstarpu-1.4.dylib ]] || { echo "no libstarpu-1.4 shared library in $2"; return 1; }
+    [[ -r $1/starpu_mpi.h && ( -r $2/libstarpumpi-1.4.so || -r $2/libstarpumpi-1.4.dylib ) ]] ||
+        { echo "$1 is version $version without StarPU-MPI (no starpu_mpi.h, or no libstarpumpi-1.4 in $2)"; return 1; }
     echo "$version"
 }
 

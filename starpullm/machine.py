@@ -78,15 +78,13 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return names and values of what `inspect_machine` returns, in words; the findings are sentences already."""
     synthetic = " (HWLOC_SYNTHETIC)" if machine["synthetic_topology"] else ""
     vector_functions = [name for name, vector in machine["vector_libm"].items() if vector["used"]]
-    parallel = "yes" if machine["starpu_parallel_workers"] else "no"
-    of_ranks = "on ranks" if machine["mpi"] else "without ranks"
     return [
         ("starpullm", "{version}, {library}".format(**machine)),
         ("compiler", "{compiler}, {build_type}, {compiler_flags}".format(**machine)),
         ("StarPU", "{starpu_version} in {starpu_prefix}".format(**machine)),
         (
             "StarPU's features",
-            f"parallel workers {parallel}, at most {machine['starpu_max_workers']} workers, "
+            f"at most {machine['starpu_max_workers']} workers, "
             f"{machine['starpu_max_contexts']} scheduling contexts, {machine['starpu_max_nodes']} memory nodes: "
             f"{machine['starpu_handle_bytes'] / 1024:.1f} KiB a data handle",
         ),
@@ -97,12 +95,12 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{machine['cores']} cores, {machine['processing_units']} processing units, {machine['numa_nodes']} NUMA "
             f"nodes{synthetic}",
         ),
-        ("caches", f"L1 {machine['l1_cache'] >> 10} KiB, L2 {machine['l2_cache'] >> 10} KiB a hardware thread"),
+        ("cache", f"L2 {machine['l2_cache'] >> 10} KiB a hardware thread"),
         ("partitions", ", ".join(machine["partitions"])),
         ("kernels", machine["simd_level"]),
         ("vector functions", ", ".join(vector_functions) or "none"),
         ("BLAS", f"{machine['blas'] or 'none found'}; used only with --matmul blas, which isn't strict"),
-        ("MPI", f"{machine['mpirun'] or 'none found'}; this build runs {of_ranks}"),
+        ("MPI", machine["mpirun"] or "none found"),
         ("libm", f"{'known: ' if machine['libm_known'] else 'unknown: not '}comparable with golden records"),
         ("float environment", machine["float_environment"] or "as required"),
     ]
@@ -111,8 +109,7 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
 def inspect_machine() -> dict[str, Any]:
     """Return everything ``starpullm doctor`` shows, as JSON values: of library, StarPU, topology, caches and libm.
 
-    Nothing is started. ``starpu_handle_bytes`` is that of `handle_bytes`, ``l1_cache`` the bytes for data, and
-    ``l2_cache`` a hardware thread's share.
+    Nothing is started. ``starpu_handle_bytes`` is that of `handle_bytes`, and ``l2_cache`` a hardware thread's share.
     """
     build, machine = structs.new("build_info"), machine_info()
     prototypes.call("build_info", build)
@@ -120,27 +117,20 @@ def inspect_machine() -> dict[str, Any]:
     different = [name for name, sha in records.shipped_libm_fingerprint().items() if fingerprint[name] != sha]
     environment = prototypes.text(prototypes.call("float_environment"))
     vectors = vector_libm()
-    parallel_workers = bool(machine.starpu_parallel_workers)
-    partitions = full_partitions(
-        machine.cores, machine.starpu_max_workers, machine.starpu_max_contexts, parallel_workers
-    )
+    partitions = full_partitions(machine.cores, machine.starpu_max_workers, machine.starpu_max_contexts)
     findings = [(True, problem) for problem in _problems(build, machine, different)]
     findings += [(False, note) for note in _notes(machine, environment, vectors)]
     return {
         **_copied(build, "version", "compiler", "compiler_flags", "build_type", "starpu_prefix"),
         **_copied(machine, "starpu_version", "starpu_max_workers", "starpu_max_contexts", "starpu_max_nodes"),
-        **_copied(
-            machine, "processor", "cores", "processing_units", "numa_nodes", "simd_level", "l1_cache", "l2_cache"
-        ),
+        **_copied(machine, "processor", "cores", "processing_units", "numa_nodes", "simd_level", "l2_cache"),
         "library": str(find_library()),
         "starpu_built_against": prototypes.text(build.starpu_version),
         "starpu_handle_bytes": handle_bytes(machine.starpu_max_nodes),
-        "starpu_parallel_workers": parallel_workers,
         "schedulers": list(prototypes.names("scheduler_name")),
         "synthetic_topology": bool(machine.synthetic),
         "partitions": list(partitions),
         "vector_libm": vectors,
-        "mpi": bool(build.mpi),
         "mpirun": _mpirun_version(),
         "blas": _blas(),
         "float_environment": environment,
@@ -188,17 +178,16 @@ def count_cores() -> int:
     return len(own_cores())
 
 
-def full_partitions(cores: int, max_workers: int, max_contexts: int, parallel_workers: bool) -> tuple[str, ...]:
+def full_partitions(cores: int, max_workers: int, max_contexts: int) -> tuple[str, ...]:
     """Return the partitions that use all cores, or as many of them as this StarPU was built for.
 
     Each worker of several threads needs one of StarPU's contexts; two others are always there.
     """
     cores = min(cores, max_workers)
-    most = max_contexts - 2 if parallel_workers else 0
     return tuple(
         f"{workers}x{cores // workers}"
         for workers in range(1, cores + 1)
-        if cores % workers == 0 and (workers == cores or workers <= most)
+        if cores % workers == 0 and (workers == cores or workers <= max_contexts - 2)
     )
 
 
@@ -223,8 +212,6 @@ def _mpirun_version() -> str:
 
 def _problems(build: Any, machine: Any, different: list[str]) -> Iterator[str]:
     """Yield a sentence for each thing that will not work here."""
-    if not machine.starpu_parallel_workers:
-        yield "this StarPU was built without parallel workers"
     loaded, built = prototypes.text(machine.starpu_version), prototypes.text(build.starpu_version)
     if loaded != built:
         yield f"StarPU {loaded} is loaded, expected {built}, which the library was built against"
@@ -234,8 +221,6 @@ def _problems(build: Any, machine: Any, different: list[str]) -> Iterator[str]:
             f"golden records can't be compared: this libm's {', '.join(different)} {has} other bits than the one they "
             "were made with"
         )
-    if not build.mpi:
-        yield "several ranks don't work: this build has no MPI"
     if refusal := prototypes.text(prototypes.call("kernels_refusal")):
         yield f"no training starts: {refusal}"
 

@@ -6,8 +6,6 @@ import os
 import re
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_blas
 from starpullm.binding.resource import Resource
@@ -48,15 +46,6 @@ class Partition(NamedTuple):
 def schedulers() -> list[str]:
     """Return the names of StarPU's schedulers."""
     return list(prototypes.names("scheduler_name"))
-
-
-class ThreadPlace(NamedTuple):
-    """Where a worker's thread runs: the first of the processing units that it is bound to, and their number."""
-
-    worker: int
-    thread: int
-    first_unit: int
-    num_units: int
 
 
 class Offloaded(NamedTuple):
@@ -102,8 +91,7 @@ class Runtime(Resource):
     Raises
     ------
     InvalidArgumentError
-        If this machine has too few cores for the partition, StarPU has no such scheduler, several ranks are asked of a
-        library that was built without MPI, or the BLAS can't be used.
+        If this machine has too few cores for the partition, StarPU has no such scheduler, or the BLAS can't be used.
     FileError
         If no file can be made in the folder.
     MissingDependencyError
@@ -159,18 +147,6 @@ class Runtime(Resource):
         blas = prototypes.text(prototypes.call("blas"))
         self.matmul = f"blas ({blas})" if blas else "strict"
         """What computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the BLAS's own description."""
-
-    def threads(self) -> list[ThreadPlace]:
-        """Return where every thread of every worker of this rank runs; no step may be unfinished.
-
-        Raises
-        ------
-        StateError
-            If the runtime is closed.
-        """
-        places = np.empty(self.partition.workers * self.partition.threads, structs.THREAD_INFO)
-        prototypes.call("runtime_threads", self._handle, places, len(places))
-        return [ThreadPlace(*place.tolist()) for place in places]
 
     def offloaded(self) -> Offloaded:
         """Return how many bytes have moved to the disk and from it so far; 0 without ``offload``.

@@ -6,9 +6,8 @@
 #
 # Result:
 #   StarPU::starpu       the library and its headers, with hwloc's
-#   StarPU::mpi          likewise for StarPU-MPI, if StarPU_MPI_FOUND; MPI itself (MPI::MPI_C) has to be added
-#   StarPU_FOUND StarPU_VERSION StarPU_PREFIX StarPU_INCLUDE_DIR StarPU_LIBRARY
-#   StarPU_MPI_FOUND StarPU_MPI_LIBRARY
+#   StarPU::mpi          likewise with StarPU-MPI; MPI itself (MPI::MPI_C) has to be added
+#   StarPU_FOUND StarPU_VERSION StarPU_PREFIX StarPU_INCLUDE_DIR StarPU_LIBRARY StarPU_MPI_LIBRARY
 #   StarPU_MAX_SCHED_CTXS    scheduling contexts that this build allows; two are StarPU's, each parallel worker takes one
 #
 # Nothing of it goes into the CMake cache, so that an incremental build notices another StarPU.
@@ -29,6 +28,7 @@ function(_starpu_try place prefix include_dir library_dir)
     set(reason "")
     set(version "")
     find_library(library NAMES starpu-1.4 PATHS "${library_dir}" NO_DEFAULT_PATH NO_CACHE)
+    find_library(mpi_library NAMES starpumpi-1.4 PATHS "${library_dir}" NO_DEFAULT_PATH NO_CACHE)
     if(NOT EXISTS "${include_dir}/starpu_config.h" OR NOT EXISTS "${include_dir}/starpu.h")
         set(reason "no StarPU 1.4 headers (starpu.h, starpu_config.h) in ${include_dir}")
     else()
@@ -45,6 +45,8 @@ function(_starpu_try place prefix include_dir library_dir)
             set(reason "${include_dir} is version ${version} without parallel workers (no STARPU_PARALLEL_WORKER in its starpu_config.h)")
         elseif(NOT library)
             set(reason "no libstarpu-1.4 shared library in ${library_dir}")
+        elseif(NOT mpi_library OR NOT EXISTS "${include_dir}/starpu_mpi.h")
+            set(reason "${include_dir} is version ${version} without StarPU-MPI (no starpu_mpi.h, or no libstarpumpi-1.4 in ${library_dir})")
         endif()
     endif()
     if(reason)
@@ -57,18 +59,13 @@ function(_starpu_try place prefix include_dir library_dir)
     set(StarPU_INCLUDE_DIR "${include_dir}" PARENT_SCOPE)
     set(StarPU_LIBRARY "${library}" PARENT_SCOPE)
     set(StarPU_MAX_SCHED_CTXS "${max_sched_ctxs}" PARENT_SCOPE)
-    find_library(mpi_library NAMES starpumpi-1.4 PATHS "${library_dir}" NO_DEFAULT_PATH NO_CACHE)
-    if(mpi_library AND EXISTS "${include_dir}/starpu_mpi.h")
-        set(StarPU_MPI_FOUND TRUE PARENT_SCOPE)
-        set(StarPU_MPI_LIBRARY "${mpi_library}" PARENT_SCOPE)
-    endif()
+    set(StarPU_MPI_LIBRARY "${mpi_library}" PARENT_SCOPE)
 endfunction()
 
 set(_starpu_refused "")
 foreach(_starpu_variable VERSION PREFIX INCLUDE_DIR LIBRARY MAX_SCHED_CTXS MPI_LIBRARY)
     set(StarPU_${_starpu_variable} "")
 endforeach()
-set(StarPU_MPI_FOUND FALSE)
 
 set(_starpu_prefix "${STARPU_PREFIX}")
 if(NOT _starpu_prefix)
@@ -110,7 +107,7 @@ include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(StarPU
     REQUIRED_VARS StarPU_LIBRARY StarPU_INCLUDE_DIR
     VERSION_VAR StarPU_VERSION
-    REASON_FAILURE_MESSAGE "needed is StarPU 1.4.10 or newer, older than 1.5, configured with --enable-parallel-worker.
+    REASON_FAILURE_MESSAGE "needed is StarPU 1.4.10 or newer, older than 1.5, configured with --enable-parallel-worker and MPI.
     ${_starpu_refused}
     Run ci/bootstrap.sh, which builds one, or set STARPU_PREFIX to an installed one.")
 
@@ -126,10 +123,8 @@ if(StarPU_FOUND AND NOT TARGET StarPU::starpu)
             set_target_properties(StarPU::starpu PROPERTIES INTERFACE_LINK_LIBRARIES PkgConfig::StarPU_hwloc)
         endif()
     endif()
-    if(StarPU_MPI_FOUND)
-        add_library(StarPU::mpi SHARED IMPORTED)
-        set_target_properties(StarPU::mpi PROPERTIES
-            IMPORTED_LOCATION "${StarPU_MPI_LIBRARY}"
-            INTERFACE_LINK_LIBRARIES StarPU::starpu)
-    endif()
+    add_library(StarPU::mpi SHARED IMPORTED)
+    set_target_properties(StarPU::mpi PROPERTIES
+        IMPORTED_LOCATION "${StarPU_MPI_LIBRARY}"
+        INTERFACE_LINK_LIBRARIES StarPU::starpu)
 endif()

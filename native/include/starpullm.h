@@ -18,7 +18,7 @@ extern "C" {
 #define STARPULLM_API __attribute__((visibility("default")))
 
 /* Raised whenever a struct or a function of this header changes its meaning. */
-#define STARPULLM_ABI_VERSION 6
+#define STARPULLM_ABI_VERSION 7
 
 enum starpullm_status {
     STARPULLM_OK = 0,
@@ -49,7 +49,6 @@ struct starpullm_build_info {
     const char *build_type;
     const char *starpu_version; /* of the headers that it was compiled against */
     const char *starpu_prefix;  /* where they were found */
-    int32_t mpi;                /* 1 if ranks are supported */
 };
 STARPULLM_API enum starpullm_status starpullm_build_info(struct starpullm_build_info *info);
 
@@ -63,8 +62,7 @@ struct starpullm_machine_info {
     int32_t starpu_max_workers;                  /* CPU workers that StarPU was built for */
     int32_t starpu_max_contexts;                 /* its scheduling contexts; a worker of several threads needs one */
     int32_t starpu_max_nodes;                    /* memory nodes that StarPU was built for */
-    int32_t starpu_parallel_workers;             /* 1 if it was built for workers of several threads */
-    size_t l1_cache, l2_cache;                   /* bytes, of L2 a hardware thread's share: matmuls' blocks follow */
+    size_t l2_cache;                             /* bytes, a hardware thread's share: matmuls' blocks follow */
 };
 STARPULLM_API enum starpullm_status starpullm_machine_info(struct starpullm_machine_info *info);
 
@@ -128,15 +126,6 @@ STARPULLM_API enum starpullm_status starpullm_runtime_destroy(starpullm_runtime 
 /* The bytes that have moved to the disk and from it so far; 0 without offload. */
 STARPULLM_API enum starpullm_status starpullm_runtime_offloaded(const starpullm_runtime *runtime, int64_t *written,
                                                                 int64_t *read);
-
-struct starpullm_thread_info {
-    int32_t worker, thread;        /* the thread's number in the worker */
-    int32_t first_unit, num_units; /* that it is bound to: the system's number of the first; -1, 0 if unknown */
-};
-
-/* Where the partition's threads run, worker 0's first. An array of workers times threads_per_worker. */
-STARPULLM_API enum starpullm_status starpullm_runtime_threads(starpullm_runtime *runtime,
-                                                              struct starpullm_thread_info *threads, size_t count);
 
 /* ---- Session: one model being trained ---- */
 

@@ -48,9 +48,9 @@ struct starpullm_kernel_info {
 STARPULLM_API enum starpullm_status starpullm_kernel(const char *level, const char *name,
                                                      struct starpullm_kernel_info *info);
 
-/* From now on the blocks of matmuls are those for caches of so many bytes; no bit of a result depends on them. Not
- * while kernels run. starpullm_machine_info() has the present sizes. */
-STARPULLM_API enum starpullm_status starpullm_fit_caches(size_t l1_cache, size_t l2_cache);
+/* From now on the blocks of matmuls are those for a second-level cache of so many bytes; no bit of a result depends on
+ * them. Not while kernels run. starpullm_machine_info() has the present size. */
+STARPULLM_API enum starpullm_status starpullm_fit_caches(size_t l2_cache);
 
 /* Measures for so many seconds the most operations per second that the calling thread can do, in 10^9: it multiplies
  * and adds in registers with the vectors of the SIMD level in use. fused 0: each operation is rounded, as in the
@@ -61,7 +61,7 @@ STARPULLM_API enum starpullm_status starpullm_peak_gflops(double *gflops, int32_
  * no flush-to-zero, no denormals-are-zero), as a sentence; "" if it doesn't. Kernels always set their own. */
 STARPULLM_API const char *starpullm_float_environment(void);
 
-/* Why starpullm_runtime_create refuses STARPULLM_SIMD or STARPULLM_CACHES, in a sentence; empty if it doesn't. */
+/* Why starpullm_runtime_create refuses STARPULLM_SIMD or STARPULLM_L2_CACHE, in a sentence; empty if it doesn't. */
 STARPULLM_API const char *starpullm_kernels_refusal(void);
 
 /* ---- Trace ---- */
@@ -133,21 +133,11 @@ STARPULLM_API enum starpullm_status starpullm_session_share(const starpullm_sess
  * submitted, without a runtime, buffers or other ranks. */
 typedef struct starpullm_plan starpullm_plan;
 
-struct starpullm_plan_options {
-    size_t size;
-    struct starpullm_model_config config;
-    int64_t batch_size, seq_len; /* of one rank */
-    int64_t sub_batches;         /* of one rank; divides batch_size */
-    int64_t activation_sets;     /* as in starpullm_session_options */
-    int32_t ranks;
-    int32_t reduction; /* STARPULLM_REDUCTION_ORDERED or _TREE; StarPU adds tasks of its own to _REDUX */
-    int32_t weight_gradient_tiles, keep_activations; /* as in starpullm_session_options */
-    int32_t recompute, reuse_weight_gradients;       /* likewise */
-    int32_t workers;                                 /* of each rank */
-    int32_t steps;                                   /* at least 1 */
-    const struct starpullm_pipeline *pipeline;       /* as in starpullm_session_options */
-};
-STARPULLM_API enum starpullm_status starpullm_plan_create(const struct starpullm_plan_options *options,
+/* options: those of a session with these tasks; what isn't about tasks is ignored. Not `redux`, to which StarPU adds
+ * tasks of its own. workers: of each rank. */
+STARPULLM_API enum starpullm_status starpullm_plan_create(const struct starpullm_model_config *config,
+                                                          const struct starpullm_session_options *options,
+                                                          int32_t ranks, int32_t workers, int32_t steps,
                                                           starpullm_plan **plan);
 STARPULLM_API void starpullm_plan_destroy(starpullm_plan *plan);
 

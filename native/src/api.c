@@ -12,7 +12,6 @@
 #include "kernels/level.h"
 #include "kernels/libm.h"
 #include "runtime/machine.h"
-#include "runtime/ranks.h"
 #include "status.h"
 
 enum { MAX_PEAK_SECONDS = 60 };
@@ -33,7 +32,6 @@ status starpullm_build_info(struct starpullm_build_info *info)
         .build_type = BUILD_TYPE,
         .starpu_version = BUILD_STARPU_VERSION,
         .starpu_prefix = BUILD_STARPU_PREFIX,
-        .mpi = ranks_supported(),
     };
     return STARPULLM_OK;
 }
@@ -56,8 +54,6 @@ status starpullm_machine_info(struct starpullm_machine_info *info)
         .starpu_max_workers = features.max_workers,
         .starpu_max_contexts = features.max_contexts,
         .starpu_max_nodes = features.max_nodes,
-        .starpu_parallel_workers = features.parallel_workers,
-        .l1_cache = kernels_caches()->l1,
         .l2_cache = kernels_caches()->l2,
     };
     return STARPULLM_OK;
@@ -87,22 +83,12 @@ status starpullm_libm_powf(float *out, const float *base, const float *exponent,
     return STARPULLM_OK;
 }
 
-const char *starpullm_simd_level_name(size_t index)
-{
-    return kernels_level_name(index);
-}
-
-const char *starpullm_vector_libm_name(size_t index)
-{
-    return libm_name(index);
-}
-
 static status find_vector_libm(enum libm_function *function, const char *name)
 {
     *function = 0;
-    while (libm_name(*function) && strcmp(libm_name(*function), name) != 0)
+    while (starpullm_vector_libm_name(*function) && strcmp(starpullm_vector_libm_name(*function), name) != 0)
         ++*function;
-    if (libm_name(*function))
+    if (starpullm_vector_libm_name(*function))
         return STARPULLM_OK;
     return invalid_argument("function: found \"%s\", expected expf, tanhf or coshf", name);
 }
@@ -161,12 +147,11 @@ status starpullm_kernel(const char *level, const char *name, struct starpullm_ke
     return invalid_argument("kernel: found \"%s\", expected one of starpullm_kernel_name()", name);
 }
 
-status starpullm_fit_caches(size_t l1_cache, size_t l2_cache)
+status starpullm_fit_caches(size_t l2_cache)
 {
-    if (!l1_cache || !l2_cache)
-        return invalid_argument("caches: found %zu and %zu bytes, expected two positive sizes", l1_cache, l2_cache);
+    if (!l2_cache)
+        return invalid_argument("l2_cache: found 0 bytes, expected a positive size");
     struct caches caches = *kernels_caches();
-    caches.l1 = l1_cache;
     caches.l2 = l2_cache;
     kernels_fit_caches(&caches);
     return STARPULLM_OK;
@@ -187,11 +172,6 @@ static bool is_zero(float x)
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits == 0;
-}
-
-const char *starpullm_kernels_refusal(void)
-{
-    return kernels_refusal();
 }
 
 const char *starpullm_float_environment(void)

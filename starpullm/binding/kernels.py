@@ -55,15 +55,15 @@ def kernel_names() -> tuple[str, ...]:
     return tuple(prototypes.names("kernel_name"))
 
 
-def fit_caches(l1_cache: int, l2_cache: int) -> None:
-    """Let the blocks of matmuls be those for caches of so many bytes; changes no bit of a result."""
-    prototypes.call("fit_caches", l1_cache, l2_cache)
+def fit_caches(l2_cache: int) -> None:
+    """Let the blocks of matmuls be those for a second-level cache of so many bytes; changes no bit of a result."""
+    prototypes.call("fit_caches", l2_cache)
 
 
-def present_caches() -> tuple[int, int]:
-    """Return the bytes of the caches, first and second level, that the blocks of matmuls are for."""
+def present_cache() -> int:
+    """Return the bytes of the second-level cache that the blocks of matmuls are for."""
     (machine,) = prototypes.results("machine_info")
-    return machine.l1_cache, machine.l2_cache
+    return int(machine.l2_cache)
 
 
 def _is_array(parameter: header.Declaration) -> bool:

@@ -39,16 +39,14 @@ class StarpuLimits(NamedTuple):
 
     max_workers: int
     max_contexts: int
-    parallel_workers: bool
 
 
 def starpu_limits(path: Path) -> StarpuLimits:
     """Return the limits that a library states in its file; it isn't opened (native/src/runtime/features.c)."""
-    stated = re.search(rb"starpullm: StarPU of (\d+) workers, (\d+) contexts, parallel workers (\d)", path.read_bytes())
+    stated = re.search(rb"starpullm: StarPU of (\d+) workers, (\d+) contexts", path.read_bytes())
     if stated is None:
         raise LibraryNotFoundError(f"{path}: doesn't state its StarPU's limits, expected a library of starpullm")
-    workers, contexts, parallel = map(int, stated.groups())
-    return StarpuLimits(workers, contexts, bool(parallel))
+    return StarpuLimits(*map(int, stated.groups()))
 
 
 def find_probe() -> Path:

@@ -51,7 +51,6 @@ def new(name: str, **values: Any) -> Any:
 
 TRACE_TASK = np.dtype(TYPES["trace_task"])
 TRACE_ACCESS = np.dtype(TYPES["trace_access"])
-THREAD_INFO = np.dtype(TYPES["thread_info"])
 FINDING = np.dtype(TYPES["finding"])
 
 

@@ -9,16 +9,22 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 from starpullm.binding import header, prototypes
 from starpullm.checks.cases import Asked, Case
 from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.place import Workplace, bound_to, captured_output, environment
 from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import checkpoint_in
+from starpullm.golden.records import shipped_record
 from starpullm.machine import machine_info, own_cores
 from starpullm.processes import Comm
 from starpullm.runtime import Partition, Runtime
+from starpullm.trainer import Trainer
 
+_TINY = shipped_record("tiny")
 _MOST_CORES = 1024
 """Cores that the library counts."""
 
@@ -54,16 +60,16 @@ class Threads(Check):
             cores = len(own_cores())
             if comm is None:
                 _check_processor(statements)
-            for partition in _partitions(cores):
-                _check_threads(statements, comm, partition, cores)
+            for partition in ("1x1", "2x1", "1x2") if cores > 1 else ("1x1",):
+                _check_threads(statements, place, partition, cores)
             _check_guest(statements, comm, signals)
         with environment(HWLOC_SYNTHETIC="numa:1 core:3 pu:1"):
             for own in (units, {max(units)}):
                 with bound_to(own):
-                    _check_threads(statements, comm, "3x1", 0)
+                    _check_threads(statements, place, "3x1", 0)
         first = sorted(units)[: 2 if comm is None else None]
         with environment(**cores_of_two_units(first)):
-            found = _check_threads(statements, comm, f"{len(first)}x1" if comm is None else "1x1", len(first))
+            found = _check_threads(statements, place, f"{len(first)}x1" if comm is None else "1x1", len(first))
             info = machine_info()
         counted = [info.cores, info.processing_units, info.synthetic]
         statements.equal(
@@ -71,12 +77,6 @@ class Threads(Check):
         )
         statements.equal("units that are not the first of a core's two", set(), found - set(first))
         return self.result(compared=statements.compared, findings=statements.wrong)
-
-
-def _partitions(cores: int) -> list[str]:
-    """Return one worker, and if there are cores for them two workers, and one of two threads."""
-    teams = ["1x2"] if machine_info().starpu_parallel_workers else []
-    return ["1x1", *(["2x1", *teams] if cores > 1 else [])]
 
 
 def _check_synthetic(statements: Statements) -> None:
@@ -103,41 +103,55 @@ def _check_processor(statements: Statements) -> None:
         statements.equal("processor", names[0], prototypes.text(info.processor))
 
 
-def _check_threads(statements: Statements, comm: Comm | None, partition: str, cores: int) -> set[int]:
-    """Compare where the threads are, on a machine with so many cores to bind to; return this rank's first units.
+def _check_threads(statements: Statements, place: Workplace, partition: str, cores: int) -> set[int]:
+    """Compare where the threads are, on a machine with so many cores to bind to; return the units of this rank's.
 
-    With cores enough for all ranks of this machine each thread has a unit of its own, which is the one that Linux says
-    it may use; otherwise all threads run wherever the process may.
+    With cores enough for all ranks of this machine each thread has a unit of its own; otherwise all threads run
+    wherever the process may.
     """
-    node, parsed = os.uname().nodename, Partition.parse(partition)
+    node, comm, before = os.uname().nodename, place.comm, _threads()
     with Runtime(partition, comm=comm) as runtime:
-        places, allowed = runtime.threads(), _single_units_of_threads()
-        mine = [(place.first_unit, place.num_units) for place in places]
+        workers, threads = runtime.partition
+        _step(runtime, place.directory)
+        mine = _units_of_workers(runtime.partition, before)
         everyone = comm.allgather((node, mine)) if comm else [(node, mine)]
-    here = [threads for where, threads in everyone if where == node]
-    whose = f"of {partition} on each of {len(here)} ranks, {cores} cores"
-    numbers = [(worker, thread) for worker in range(parsed.workers) for thread in range(parsed.threads)]
-    statements.equal(f"workers and threads {whose}", numbers, [tuple(place[:2]) for place in places])
-    first = {unit for unit, _ in mine}
-    if cores < sum(map(len, here)):
-        units = os.sched_getaffinity(0)
-        statements.equal(f"first unit and number of units {whose}", {(min(units), len(units))}, set(mine))
+    ranks_here = [units for where, units in everyone if where == node]
+    here = [units for rank in ranks_here for worker in rank for units in worker]
+    whose = f"of {partition} on each of {len(ranks_here)} ranks, {cores} cores"
+    statements.equal(f"threads of each worker {whose}", [threads] * workers, list(map(len, mine)))
+    if cores < workers * threads * len(ranks_here):
+        statements.equal(f"units of each thread {whose}", {frozenset(os.sched_getaffinity(0))}, set(here))
     else:
-        statements.equal(f"numbers of units {whose}", {1}, {count for _, count in mine})
-        units_here = [unit for threads in here for unit, _ in threads]
-        statements.equal(f"units {whose}", len(units_here), len(set(units_here)))
-        statements.equal(f"units that Linux has bound no thread {whose} to", set(), first - allowed)
-    return first
+        statements.equal(f"numbers of units {whose}", {1}, set(map(len, here)))
+        statements.equal(f"units {whose}", len(here), len(frozenset().union(*here)))
+    return {unit for worker in mine for units in worker for unit in units}
 
 
-def _single_units_of_threads() -> set[int]:
-    """Return the units that a thread of this process is bound to alone."""
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(ProcessLookupError):  # a thread that has ended
-            units = os.sched_getaffinity(int(task.name))
-            found |= units if len(units) == 1 else set()
-    return found
+def _step(runtime: Runtime, directory: Path) -> None:
+    """Train one step, so that threads that are made for a task are there, too."""
+    tokens = np.zeros((1, 1), np.int32)
+    checkpoint = checkpoint_in(directory / str(runtime.rank) if runtime.comm else directory, _TINY)
+    with Trainer(runtime, checkpoint, batch_size=1, seq_len=1) as trainer:
+        trainer.submit(tokens, tokens).result()
+
+
+def _threads() -> list[int]:
+    """Return the system's numbers of this process's threads."""
+    return [int(task.name) for task in Path("/proc/self/task").iterdir()]
+
+
+def _units_of_workers(partition: Partition, before: Collection[int]) -> list[list[frozenset[int]]]:
+    """Return the units that Linux lets each thread of each worker run on; not of threads that were there before.
+
+    StarPU has a thread for each of the partition's cores, and names it ``CPU`` and the core's number. A worker computes
+    in the thread of its first core and in those that OpenMP makes there, which inherit that name.
+    """
+    units: dict[str, list[frozenset[int]]] = {}
+    for number in set(_threads()) - set(before):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            name = Path(f"/proc/self/task/{number}/comm").read_text().strip()
+            units.setdefault(name, []).append(frozenset(os.sched_getaffinity(number)))
+    return [units.get(f"CPU {worker * partition.threads}", []) for worker in range(partition.workers)]
 
 
 def cores_of_two_units(units: Collection[int]) -> dict[str, str]:
@@ -165,13 +179,13 @@ def _check_guest(statements: Statements, comm: Comm | None, signals: list[int]) 
     for silent in (None, "0") if comm is None else (None,):
         with environment(STARPU_SILENT=silent), bound_to({unit}):
             statements.equal("cores of a process that is bound to one unit", 1, machine_info().cores)
-            before = signals, _variables(), environ.value
+            before, threads = (signals, _variables(), environ.value), _threads()
             with captured_output() as written:
                 with Runtime("1x1", comm=comm) as runtime:
-                    places = [tuple(place[2:]) for place in runtime.threads()]
+                    places = _units_of_workers(runtime.partition, threads)
                     during = _caught_signals(), _variables(), environ.value
                 text = written()
-        statements.equal(f"the thread's unit with STARPU_SILENT {silent}", [(unit, 1)], places)
+        statements.equal(f"the thread's units with STARPU_SILENT {silent}", [[{unit}]], places)
         if comm is None:
             for what, expected, found in zip(("caught signals", "variables", "environ"), before, during, strict=True):
                 statements.equal(f"{what} with STARPU_SILENT {silent}", expected, found)

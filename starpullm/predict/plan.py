@@ -78,8 +78,7 @@ def make_plan(
     """
     of_pipeline = pipeline(stages, schedule, sub_batches, activation_sets, ranks, workers, gradient_buffers)
     options = structs.new(
-        "plan_options",
-        config=structs.new("model_config", **asdict(config)),
+        "session_options",
         reduction=place_of("reduction", reduction, REDUCTIONS[:2]),
         recompute=place_of("recompute", recompute, RECOMPUTATIONS),
         reuse_weight_gradients=place_of("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
@@ -89,13 +88,18 @@ def make_plan(
         seq_len=prototypes.integer("seq_len", seq_len, 64),
         sub_batches=prototypes.integer("sub_batches", sub_batches, 64),
         activation_sets=prototypes.integer("activation_sets", activation_sets, 64),
-        ranks=prototypes.integer("ranks", ranks, 32),
-        steps=prototypes.integer("steps", steps, 32),
-        workers=prototypes.integer("workers", workers, 32),
         weight_gradient_tiles=prototypes.integer("weight_gradient_tiles", weight_gradient_tiles, 32),
     )
     handle = structs.Handle("plan")
-    prototypes.call("plan_create", options, handle.address)
+    prototypes.call(
+        "plan_create",
+        structs.new("model_config", **asdict(config)),
+        options,
+        prototypes.integer("ranks", ranks, 32),
+        prototypes.integer("workers", workers, 32),
+        prototypes.integer("steps", steps, 32),
+        handle.address,
+    )
     try:
         plan = _read(handle, ranks, number_of(stages))
     finally:

@@ -9,7 +9,7 @@ enum { GUARD = 64, MOST_ARGUMENTS = 16 };
 
 struct call {
     char level[16];
-    int64_t l1, l2;
+    int64_t l2;
     int32_t kernel, arguments;
     struct team team;
 };
@@ -53,7 +53,7 @@ int main(void)
             argument[i] = memory + GUARD;
             receive(argument[i], (size_t)size[i]);
         }
-        kernels_fit_caches(&(struct caches){.l1 = (size_t)call.l1, .l2 = (size_t)call.l2});
+        kernels_fit_caches(&(struct caches){.l2 = (size_t)call.l2});
         call_kernel(&call, argument);
         for (int i = 0; i < call.arguments; i++) {
             if (size[i] < 0)

@@ -80,7 +80,7 @@ def test_doctor_json() -> None:
     assert machine["float_environment"] == ""
     assert sorted(machine["libm_fingerprint"]) == ["coshf", "expf", "logf", "powf", "tanhf"]
     assert isinstance(machine["libm_known"], bool)
-    assert {"compiler", "build_type", "starpu_prefix", "processor", "simd_level", "mpi"} <= machine.keys()
+    assert {"compiler", "build_type", "starpu_prefix", "processor", "simd_level", "mpirun"} <= machine.keys()
     assert any("deadlocks with parallel workers" in finding["sentence"] for finding in machine["findings"])
     assert any("synthetic" in finding["sentence"] for finding in machine["findings"])
     assert run.stderr == ""
@@ -101,7 +101,7 @@ def measure_a_handle() -> float:
     return (resident() - before) / len(handles)
 
 
-@pytest.mark.parametrize("variable", ["STARPULLM_SIMD", "STARPULLM_CACHES"])
+@pytest.mark.parametrize("variable", ["STARPULLM_SIMD", "STARPULLM_L2_CACHE"])
 def test_doctor_says_what_runs_refuse(variable: str) -> None:
     lines = run_cli("doctor", environment={variable: "avx9"}).check().stdout.splitlines()
     assert [line.partition(", expected ")[0] for line in lines if line.startswith("problem: no training starts")] == [
@@ -126,14 +126,13 @@ def test_doctor_without_a_library(tmp_path: Path) -> None:
     )
 
 
-def test_caches_of_another_machine() -> None:
-    """The blocks of matmuls follow from them, and no bit does."""
-    caches = {"STARPULLM_CACHES": "48K,1M"}
-    lines = run_cli("doctor", environment=caches).check().stdout.splitlines()
-    assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("caches")] == [
-        "L1 48 KiB, L2 1024 KiB a hardware thread"
+def test_cache_of_another_machine() -> None:
+    """The blocks of matmuls follow from it, and no bit does."""
+    lines = run_cli("doctor", environment={"STARPULLM_L2_CACHE": "1M"}).check().stdout.splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("cache")] == [
+        "L2 1024 KiB a hardware thread"
     ]
-    smallest = {**TWO_CORES, "STARPULLM_CACHES": "1,1"}
+    smallest = {**TWO_CORES, "STARPULLM_L2_CACHE": "1"}
     run = run_cli("parity", ODD, "--partition", "1x2", environment=smallest).check()
     assert " 0 differ" in run.stdout
 

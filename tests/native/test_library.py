@@ -70,7 +70,7 @@ def test_library_in_the_current_directory(tmp_path: Path) -> None:
 
 def own_limits() -> list[int]:
     machine = inspect_machine()
-    return [machine[f"starpu_{name}"] for name in ("max_workers", "max_contexts", "parallel_workers")]
+    return [machine[f"starpu_{name}"] for name in ("max_workers", "max_contexts")]
 
 
 def test_limits_of_starpu_stand_in_the_file() -> None:

@@ -29,7 +29,7 @@ FLAGS = "-std=c11 -O3 -Wall -Wextra -Werror -D_GNU_SOURCE -ffp-contract=off -fno
 NEON = "-DSIMD_LEVEL=neon -DSIMD_BYTES=16 -DSIMD_REGISTERS=32 -DSIMD_ROWS=8 -DSIMD_VECTORS=3".split()
 
 TYPES = {"float": "f4", "adamw_options": "f4", "int32_t": "i4", "sum_start": "i4", "int64_t": "i8", "size_t": "u8"}
-CACHES = (32 << 10, 256 << 10)
+L2_CACHE = 256 << 10
 
 
 def compiled(directory: Path) -> Path:
@@ -65,8 +65,8 @@ def expression(number: int, parameter: Parameter) -> str:
 class Emulated:
     """A kernel of a level of the emulated program."""
 
-    def __init__(self, process: subprocess.Popen[bytes], level: str, kernel: str, caches: tuple[int, int]) -> None:
-        self.process, self.level, self.kernel, self.caches = process, level.encode(), kernel, caches
+    def __init__(self, process: subprocess.Popen[bytes], level: str, kernel: str, l2_cache: int) -> None:
+        self.process, self.level, self.kernel, self.l2_cache = process, level.encode(), kernel, l2_cache
 
     def __call__(self, arguments: Mapping[str, Any], *, thread: int, threads: int) -> None:
         parameters = declared_kernels()[self.kernel]
@@ -74,7 +74,7 @@ class Emulated:
         requests, answers = self.process.stdin, self.process.stdout
         assert requests is not None
         assert answers is not None
-        requests.write(struct.pack("16s2q4i", self.level, *self.caches, number, len(parameters), thread, threads))
+        requests.write(struct.pack("16sq4i", self.level, self.l2_cache, number, len(parameters), thread, threads))
         for of in parameters:
             value = arguments[of.name]
             data = b"" if value is None else np.asarray(value, TYPES[of.type]).tobytes()
@@ -98,13 +98,15 @@ def test_neon_kernels_have_the_references_bits(tmp_path: Path) -> None:
     command = [EMULATOR, str(compiled(tmp_path))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         total, term = np.array([1, 2, 3], np.float32), np.array([1, 2, 4], np.float32)
-        Emulated(process, "neon", "gradient_add", CACHES)({"sum": total, "term": term, "count": 3}, thread=0, threads=1)
+        Emulated(process, "neon", "gradient_add", L2_CACHE)(
+            {"sum": total, "term": term, "count": 3}, thread=0, threads=1
+        )
         assert total.tolist() == [2, 4, 7]
         for kernel, cases in CASES.items():
             outputs = [of.name for of in declared_kernels()[kernel] if not of.is_input and of.shape is not None]
             for number in range(cases.number):
                 case = make_case(kernel, 1, number)
-                levels = {name: Emulated(process, name, kernel, case.caches or CACHES) for name in ("ref", "neon")}
+                levels = {name: Emulated(process, name, kernel, case.l2_cache or L2_CACHE) for name in ("ref", "neon")}
                 elements, of_case = compare_levels(case, levels, outputs, fences)
                 found += of_case
                 compared += elements

@@ -53,14 +53,13 @@ def test_c_files() -> None:
 def test_c_calls() -> None:
     """One header may declare the functions of several files; whose files call each other is found by their names.
 
-    Functions whose names a macro makes (kernels/simd) are left out, and the stand-ins of a build without MPI.
+    Functions whose names a macro makes (kernels/simd) are left out.
     """
     code = {
         str(path.relative_to(SOURCES)): re.sub(
             r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"', "", path.read_text("utf-8"), flags=re.DOTALL
         )
         for path in SOURCES.rglob("*.c")
-        if path.name != "without_mpi.c"
     }
     definition = re.compile(r"^(?!static\b)\w[\w *]*?[ *](\w+)\([^;{}]*\)\n\{", re.MULTILINE)
     defined: dict[str, set[str]] = {}

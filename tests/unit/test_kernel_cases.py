@@ -188,11 +188,10 @@ def test_teams_are_small_where_outputs_are_large() -> None:
     assert large._outputs == 300_002
 
 
-def test_blocks_are_cut_for_many_sizes_of_caches() -> None:
-    caches = [make_case("gelu_forward", 1, number).caches for number in range(11)]
-    assert caches == [Draw(2, 0, number).caches for number in range(11)]
-    assert [caches[0], make_case("gelu_forward", 1, 11).caches] == [None, None]
-    sizes = [second for cache in caches[1:] if cache for second in [cache[1]]]
+def test_blocks_are_cut_for_many_sizes_of_the_cache() -> None:
+    caches = [make_case("gelu_forward", 1, number).l2_cache for number in range(11)]
+    assert caches == [Draw(2, 0, number).l2_cache for number in range(11)]
+    assert [caches[0], make_case("gelu_forward", 1, 11).l2_cache] == [0, 0]
+    sizes = [size for size in caches[1:] if size]
     assert sizes == sorted(set(sizes))
     assert (len(sizes), sizes[0], sizes[-1]) == (10, 1, 5_000_000)
-    assert all(1 <= first <= second for first, second in filter(None, caches))

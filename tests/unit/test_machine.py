@@ -12,20 +12,17 @@ from starpullm.machine import count_cores, full_partitions, handle_bytes, own_co
 
 
 @pytest.mark.parametrize(
-    ("cores", "workers", "contexts", "parallel", "expected"),
+    ("cores", "workers", "contexts", "expected"),
     [
-        (2, 128, 10, True, ("1x2", "2x1")),
-        (8, 128, 10, True, ("1x8", "2x4", "4x2", "8x1")),
-        (8, 128, 10, False, ("8x1",)),
+        (2, 128, 10, ("1x2", "2x1")),
+        (8, 128, 10, ("1x8", "2x4", "4x2", "8x1")),
         # Workers of several threads need a context each; 32x4 and 64x2 would be refused.
-        (128, 128, 10, True, ("1x128", "2x64", "4x32", "8x16", "128x1")),
-        (128, 64, 10, True, ("1x64", "2x32", "4x16", "8x8", "64x1")),
+        (128, 128, 10, ("1x128", "2x64", "4x32", "8x16", "128x1")),
+        (128, 64, 10, ("1x64", "2x32", "4x16", "8x8", "64x1")),
     ],
 )
-def test_partitions_that_starpu_can_take(
-    cores: int, workers: int, contexts: int, parallel: bool, expected: tuple[str, ...]
-) -> None:
-    assert full_partitions(cores, workers, contexts, parallel) == expected
+def test_partitions_that_starpu_can_take(cores: int, workers: int, contexts: int, expected: tuple[str, ...]) -> None:
+    assert full_partitions(cores, workers, contexts) == expected
 
 
 @pytest.mark.parametrize(
@@ -49,8 +46,8 @@ def test_cores_are_those_that_hwloc_will_find(
 
 def test_limits_are_read_from_the_library_s_file(tmp_path: Path) -> None:
     path = tmp_path / "library.so"
-    path.write_bytes(b"\x7fELF\0starpullm: StarPU of 256 workers, 64 contexts, parallel workers 0\0")
-    assert starpu_limits(path) == (256, 64, False)
+    path.write_bytes(b"\x7fELF\0starpullm: StarPU of 256 workers, 64 contexts\0")
+    assert starpu_limits(path) == (256, 64)
     path.write_bytes(b"\x7fELF\0")
     with pytest.raises(LibraryNotFoundError, match="doesn't state its StarPU's limits"):
         starpu_limits(path)

@@ -39,7 +39,7 @@ STORY = Story(
 @pytest.fixture(autouse=True)
 def _limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stories, "find_library", lambda: None)
-    monkeypatch.setattr(stories, "starpu_limits", lambda path: StarpuLimits(8, 4, True))
+    monkeypatch.setattr(stories, "starpu_limits", lambda path: StarpuLimits(8, 4))
     monkeypatch.setattr(stories, "count_cores", lambda: 4)
 
 

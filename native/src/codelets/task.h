@@ -80,7 +80,7 @@ void task_destroy(struct task *task);
 /* The callback of a task that has run. */
 void task_done(void *task);
 
-/* Over ranks, a task's rank gets what the task reads and the rank doesn't own. transfer_mpi.c is for builds with MPI.
+/* Over ranks, a task's rank gets what the task reads and the rank doesn't own: transfer_mpi.c.
  *
  * Before a task is submitted, on every rank that has to do with it: submits the transfers. *created is a StarPU task
  * with codelet, accesses and priority on the rank of the place, and NULL on the others. */

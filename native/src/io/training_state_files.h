@@ -103,8 +103,3 @@ struct state_end state_end_of(const struct state_head *head, int64_t file_bytes)
 
 /* Refuses, with `code`, numbers that no state can have. */
 status state_meta_check(const struct training_state_meta *meta, status code, const char *where);
-
-/* Refuses a file whose header differs in anything that the ranks of one save share. `whose` says in the sentence where
- * the expected values are from. */
-status state_compare(const char *path, const struct training_state_meta *found,
-                     const struct training_state_meta *expected, const char *whose);

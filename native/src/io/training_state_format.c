@@ -1,7 +1,6 @@
 /* Header, table and end of a training state's file, as docs/formats.md has them. */
 #include "io/training_state_files.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,73 +110,5 @@ status state_meta_check(const struct training_state_meta *meta, status code, con
     if (meta->rank >= meta->num_ranks)
         return fail(code, "%s: rank is %" PRId32 ", expected less than the number of ranks (%" PRId32 ")", where,
                     meta->rank, meta->num_ranks);
-    return STARPULLM_OK;
-}
-
-/* ---- What the ranks of one save share, the model apart ---- */
-
-enum { MAX_FIELD_TEXT = 32 };
-
-static const struct field {
-    const char *name;
-    enum { INT32, INT64, HEX64, FLOAT32 } kind;
-    size_t offset; /* in struct training_state_meta */
-} fields[] = {
-#define FIELD(name, kind, member) {name, kind, offsetof(struct training_state_meta, member)}
-    FIELD("number of ranks", INT32, num_ranks),
-    FIELD("step", INT64, step),
-    FIELD("run", HEX64, run),
-    FIELD("number of batches", INT64, batches),
-    FIELD("batch size", INT64, batch_size),
-    FIELD("sequence length", INT64, seq_len),
-    FIELD("seed", INT64, seed),
-    FIELD("data id", HEX64, data_id),
-    FIELD("learning rate", FLOAT32, learning_rate),
-    FIELD("beta1", FLOAT32, beta1),
-    FIELD("beta2", FLOAT32, beta2),
-    FIELD("eps", FLOAT32, eps),
-    FIELD("weight decay", FLOAT32, weight_decay),
-    FIELD("matmuls by BLAS", INT32, blas),
-#undef FIELD
-};
-
-static size_t field_bytes(const struct field *field)
-{
-    return field->kind == INT64 || field->kind == HEX64 ? 8 : 4;
-}
-
-static const char *field_text(char text[MAX_FIELD_TEXT], const struct field *field,
-                              const struct training_state_meta *meta)
-{
-    union {
-        int32_t int32;
-        int64_t int64;
-        uint64_t hex64;
-        float float32;
-    } value;
-    memcpy(&value, (const char *)meta + field->offset, field_bytes(field));
-    if (field->kind == INT32)
-        snprintf(text, MAX_FIELD_TEXT, "%" PRId32, value.int32);
-    else if (field->kind == INT64)
-        snprintf(text, MAX_FIELD_TEXT, "%" PRId64, value.int64);
-    else if (field->kind == HEX64)
-        snprintf(text, MAX_FIELD_TEXT, "0x%" PRIx64, value.hex64);
-    else
-        snprintf(text, MAX_FIELD_TEXT, "%.9g", (double)value.float32);
-    return text;
-}
-
-status state_compare(const char *path, const struct training_state_meta *found,
-                     const struct training_state_meta *expected, const char *whose)
-{
-    char found_text[MAX_FIELD_TEXT], expected_text[MAX_FIELD_TEXT];
-    TRY(check_same_model(path, &found->config, &expected->config, whose));
-    for (size_t f = 0; f < sizeof fields / sizeof fields[0]; f++) {
-        const struct field *field = &fields[f];
-        if (memcmp((const char *)found + field->offset, (const char *)expected + field->offset, field_bytes(field)))
-            return invalid_file(
-                "%s: byte %zu: %s is %s, expected %s (%s)", path, offsetof(struct state_head, meta) + field->offset,
-                field->name, field_text(found_text, field, found), field_text(expected_text, field, expected), whose);
-    }
     return STARPULLM_OK;
 }

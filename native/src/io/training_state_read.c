@@ -23,17 +23,22 @@ static status no_memory(const char *path)
 
 /* ---- One rank's file ---- */
 
+/* `whose` says where the expected words are from. */
 static status check_words(const struct input_file *file, const char *what, const void *found, const void *expected,
-                          int64_t bytes, int64_t position)
+                          int64_t bytes, int64_t position, const char *whose)
 {
-    const uint32_t *f = found, *e = expected;
-    for (int64_t i = 0; i < bytes / (int64_t)sizeof *f; i++)
-        if (f[i] != e[i])
-            return invalid_file("%s: byte %" PRId64 ": the %s has 0x%08" PRIx32 ", expected 0x%08" PRIx32
-                                ", which goes with the header: one of the two is damaged",
-                                file->path, position + 4 * i, what, f[i], e[i]);
+    for (int64_t i = 0; i < bytes; i += 4) {
+        uint32_t f, e;
+        memcpy(&f, (const char *)found + i, sizeof f);
+        memcpy(&e, (const char *)expected + i, sizeof e);
+        if (f != e)
+            return invalid_file("%s: byte %" PRId64 ": the %s has 0x%08" PRIx32 ", expected 0x%08" PRIx32 " (%s)",
+                                file->path, position + i, what, f, e, whose);
+    }
     return STARPULLM_OK;
 }
+
+static const char by_header[] = "by the header: one of the two is damaged";
 
 static status check_end(const struct input_file *file, const struct state_head *head)
 {
@@ -41,7 +46,7 @@ static status check_end(const struct input_file *file, const struct state_head *
     const int64_t position = file->size - STATE_BLOCK;
     TRY(input_read(file, &found, sizeof found, position));
     const struct state_end expected = state_end_of(head, file->size);
-    return check_words(file, "end", &found, &expected, sizeof found, position);
+    return check_words(file, "end", &found, &expected, sizeof found, position, by_header);
 }
 
 static status check_entry(const struct input_file *file, const struct state_head *head, int number)
@@ -76,7 +81,7 @@ static status check_table(const struct input_file *file, struct state_head *foun
     char consequence_of[64];
     snprintf(consequence_of, sizeof consequence_of, "params, m and v of %d tensors", head->meta.num_tensors);
     TRY(input_check_size(file, table->bytes, consequence_of));
-    TRY(check_words(file, "header or table", found, head, bytes, 0));
+    TRY(check_words(file, "header or table", found, head, bytes, 0, by_header));
     return check_end(file, head);
 }
 
@@ -95,7 +100,7 @@ static status load_table(const struct input_file *file, const struct training_st
     return code;
 }
 
-/* Rank 0's file sets what the other ranks' files must share. */
+/* Rank 0's file sets what the other ranks' files must share: all of meta but the rank and its number of tensors. */
 static status check_file(const struct input_file *file, struct training_state *state, int32_t rank)
 {
     int32_t header[FILE_HEADER_INTS];
@@ -104,10 +109,15 @@ static status check_file(const struct input_file *file, struct training_state *s
     memcpy(&meta, (const char *)header + offsetof(struct state_head, meta), sizeof meta);
     TRY(state_meta_check(&meta, STARPULLM_INVALID_FILE, file->path));
     struct training_state_meta named = rank == 0 ? meta : state->meta;
+    named.rank = meta.rank;
+    named.num_tensors = meta.num_tensors;
+    named.zero = meta.zero;
     named.num_ranks = state->meta.num_ranks;
     if (state->meta.step >= 0)
         named.step = state->meta.step;
-    TRY(state_compare(file->path, &meta, &named, rank == 0 ? "by its name" : "as in rank 0's file"));
+    const char *whose = rank == 0 ? "by its name" : "as in rank 0's file";
+    TRY(check_same_model(file->path, &meta.config, &named.config, whose));
+    TRY(check_words(file, "header", &meta, &named, sizeof meta, offsetof(struct state_head, meta), whose));
     if (meta.rank != rank)
         return invalid_file("%s: byte 32: rank is %" PRId32 ", expected %" PRId32 " (by its name)", file->path,
                             meta.rank, rank);

@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { TEXT_SIZE = 256 };
 
@@ -57,19 +56,14 @@ static bool l3_is_slow(void)
 
 static void read_first_processor(struct caches *caches)
 {
-    *caches = (struct caches){.l1 = (size_t)32 << 10, .l2 = (size_t)256 << 10, .l3_is_slow = l3_is_slow()};
+    *caches = (struct caches){.l2 = (size_t)256 << 10, .l3_is_slow = l3_is_slow()};
     char line[TEXT_SIZE], *end;
-    for (int index = 0; read_line(line, index, "type"); index++) {
-        if (strncmp(line, "Instruction", strlen("Instruction")) == 0 || !read_line(line, index, "size"))
+    for (int index = 0; read_line(line, index, "level"); index++) {
+        if (line[0] != '2' || !read_line(line, index, "size"))
             continue;
         const size_t size = read_size(line, &end);
         const size_t sharing = read_line(line, index, "shared_cpu_list") ? processors_in(line) : 1;
-        const int level = read_line(line, index, "level") ? line[0] - '0' : 0;
-        if (size == 0)
-            continue;
-        if (level == 1)
-            caches->l1 = size;
-        else if (level == 2)
+        if (size > 0)
             caches->l2 = size / sharing;
     }
 }
@@ -77,17 +71,13 @@ static void read_first_processor(struct caches *caches)
 bool caches_read(struct caches *caches)
 {
     read_first_processor(caches);
-    const char *text = getenv("STARPULLM_CACHES");
+    const char *text = getenv("STARPULLM_L2_CACHE");
     if (!text || !*text)
         return true;
     char *end;
-    const size_t l1 = read_size(text, &end);
-    if (l1 == 0 || *end != ',')
-        return false;
-    const size_t l2 = read_size(end + 1, &end);
+    const size_t l2 = read_size(text, &end);
     if (l2 == 0 || *end != '\0')
         return false;
-    caches->l1 = l1;
     caches->l2 = l2;
     return true;
 }

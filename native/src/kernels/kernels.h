@@ -45,20 +45,16 @@ void kernels_close_blas(void);
  * environment names another. */
 const char *kernels_level(void);
 
-/* Says that STARPULLM_SIMD names no level that is here, or STARPULLM_CACHES no sizes of caches; "" if they do. */
-const char *kernels_refusal(void);
-
 /* This machine's caches, from which simd/blocking.c derives its blocks. No bit depends on them. */
 struct caches {
-    size_t l1;       /* bytes for data */
     size_t l2;       /* bytes of one hardware thread's share */
     bool l3_is_slow; /* a prefetch instruction costs less than the wait for a line that has left the second level */
 };
 
-/* STARPULLM_CACHES in the environment: two numbers, as in "32K,1M", of bytes, KiB or MiB. Otherwise what Linux tells of
- * the first processor; 32 KiB and 256 KiB where it doesn't. false: the variable isn't so; then the sizes are as without
- * it. l3_is_slow follows from the processor's maker, as measured (docs/performance.md, "Prefetching"); it is false for
- * an unknown processor. */
+/* l2: STARPULLM_L2_CACHE in the environment, a number of bytes, KiB or MiB, as in "1M". Otherwise what Linux tells of
+ * the first processor; 256 KiB where it doesn't. false: the variable isn't so; then the size is as without it.
+ * l3_is_slow follows from the processor's maker, as measured (docs/performance.md, "Prefetching"); it is false for an
+ * unknown processor. */
 bool caches_read(struct caches *caches);
 
 /* Those in use. */
@@ -67,8 +63,5 @@ const struct caches *kernels_caches(void);
 /* From now on the blocks follow from these. Not while kernels run. */
 void kernels_fit_caches(const struct caches *caches);
 
-/* Name of the index-th level that this machine and build have, "ref" first and the best last; NULL past the last. */
-const char *kernels_level_name(size_t index);
-
-/* The kernels of a level; NULL if there is no such level here. */
+/* The kernels of a level of starpullm_simd_level_name(); NULL if there is no such level here. */
 const struct kernels *kernels_of_level(const char *name);

@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "starpullm_checks.h"
+
 #define MAP(function)                                                     \
     static void map_##function(float *out, const float *in, size_t count) \
     {                                                                     \
@@ -38,7 +40,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint64_t fingerprints[NUM_LIBM_FUNCTIONS];
 static bool is_proven[NUM_LIBM_FUNCTIONS];
 
-const char *libm_name(size_t function)
+const char *starpullm_vector_libm_name(size_t function)
 {
     return function < NUM_LIBM_FUNCTIONS ? functions[function].name : NULL;
 }

@@ -5,14 +5,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The functions that have a vector version. */
+/* The functions that have a vector version; starpullm_vector_libm_name() has their names. */
 enum libm_function { LIBM_EXPF, LIBM_TANHF, LIBM_COSHF, NUM_LIBM_FUNCTIONS };
 
 /* A function applied to every element of an array: out[i] = f(in[i]). */
 typedef void libm_map(float *out /* (count) */, const float *in /* (count) */, size_t count);
-
-/* Its name in C; NULL past the last. */
-const char *libm_name(size_t function);
 
 /* A level's vector function; NULL if there is no such level here, or if it has none (kernels/select.c). */
 libm_map *libm_of_level(const char *level, enum libm_function function);

@@ -9,7 +9,7 @@
 #include "kernels/blas/blas.h"
 #include "kernels/level.h"
 #include "kernels/ref/ref.h"
-#include "starpullm.h"
+#include "starpullm_checks.h"
 
 enum { MAX_LEVELS = 4 };
 
@@ -101,9 +101,8 @@ static void choose(void)
     const char *name = getenv("STARPULLM_SIMD");
     if (!caches_read(&caches))
         snprintf(refusal, sizeof refusal,
-                 "STARPULLM_CACHES: found \"%s\", expected the sizes of the first- and second-level caches, such as "
-                 "32K,1M",
-                 getenv("STARPULLM_CACHES"));
+                 "STARPULLM_L2_CACHE: found \"%s\", expected the size of the second-level cache, such as 1M",
+                 getenv("STARPULLM_L2_CACHE"));
     if (name && *name)
         chosen = find_level(name);
     if (!chosen) {
@@ -127,7 +126,7 @@ void kernels_fit_caches(const struct caches *other)
     fit_caches();
 }
 
-const char *kernels_refusal(void)
+const char *starpullm_kernels_refusal(void)
 {
     pthread_once(&once, choose);
     return refusal;
@@ -171,7 +170,7 @@ const char *kernels_level(void)
     return chosen->name;
 }
 
-const char *kernels_level_name(size_t index)
+const char *starpullm_simd_level_name(size_t index)
 {
     pthread_once(&once, choose);
     return index < num_levels ? levels[index].name : NULL;

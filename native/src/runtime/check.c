@@ -55,10 +55,6 @@ static status check_partition(const struct starpullm_runtime_options *options, c
         return invalid_argument("OMP_PROC_BIND: OpenMP binds threads itself, expected \"false\" or unset for partition "
                                 "%dx%d: StarPU binds the threads of its workers",
                                 W, T);
-    if (!features.parallel_workers)
-        return invalid_argument("partition %dx%d: this StarPU was built without parallel workers, expected 1 thread "
-                                "per worker, or a StarPU configured with --enable-parallel-worker",
-                                W, T);
     /* One context per parallel worker, one that contains them, and StarPU's first. */
     if (W + 2 > features.max_contexts)
         return invalid_argument(
@@ -99,8 +95,8 @@ static status check_offload(const struct starpullm_runtime_options *options)
 status check_runtime_options(const struct starpullm_runtime_options *options, const struct topology *topology)
 {
     TRY(check_scheduler(options->scheduler));
-    if (*kernels_refusal())
-        return invalid_argument("%s", kernels_refusal());
+    if (*starpullm_kernels_refusal())
+        return invalid_argument("%s", starpullm_kernels_refusal());
     TRY(check_offload(options));
     return check_partition(options, topology);
 }

@@ -25,13 +25,9 @@ const char *runtime_starpu_version(void);
 
 /* What the StarPU that this was built against can do. */
 struct runtime_features {
-    int max_workers, max_contexts, max_nodes, parallel_workers;
+    int max_workers, max_contexts, max_nodes;
 };
 struct runtime_features runtime_features(void);
-
-/* Divides the machine's workers into `count` workers of several threads; NULL if StarPU can't. */
-struct starpu_parallel_worker_config *parallel_workers_start(int count);
-void parallel_workers_stop(struct starpu_parallel_worker_config *workers); /* NULL is allowed */
 
 /* ---- check.c ---- */
 

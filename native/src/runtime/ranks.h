@@ -13,9 +13,6 @@ struct ranks {
     int64_t local_threads, first_thread;
 };
 
-/* 1 if this build has ranks. */
-int ranks_supported(void);
-
 /* Collective. communicator: a Fortran handle, of which a duplicate is used. code: how matters stand on this rank; a
  * failure on one rank is one on all of them. workers, threads: of this rank. MPI must be initialized with
  * MPI_THREAD_MULTIPLE. */

@@ -1,4 +1,4 @@
-/* Ranks in a build with MPI. */
+/* Ranks by MPI. */
 #include "runtime/ranks_mpi.h"
 
 #include <limits.h>
@@ -28,11 +28,6 @@ void ranks_wait(MPI_Request *request)
         pause = pause < LONGEST_PAUSE_NS / 2 ? 2 * pause : LONGEST_PAUSE_NS;
         MPI_Test(request, &done, MPI_STATUS_IGNORE);
     }
-}
-
-int ranks_supported(void)
-{
-    return 1;
 }
 
 static status check_running(void)

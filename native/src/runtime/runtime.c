@@ -116,7 +116,8 @@ static status start_parallel_workers(struct starpullm_runtime *runtime)
     const int W = runtime->layout.workers, T = runtime->layout.threads_per_worker;
     if (T == 1)
         return STARPULLM_OK;
-    runtime->parallel_workers = parallel_workers_start(W);
+    runtime->parallel_workers = starpu_parallel_worker_init(
+        HWLOC_OBJ_MACHINE, STARPU_PARALLEL_WORKER_NB, W, STARPU_PARALLEL_WORKER_TYPE, STARPU_PARALLEL_WORKER_OPENMP, 0);
     if (!runtime->parallel_workers)
         return runtime_failure("partition %dx%d: StarPU could not make %d parallel workers", W, T, W);
     runtime->layout.context = starpu_sched_ctx_get_context();
@@ -125,7 +126,8 @@ static status start_parallel_workers(struct starpullm_runtime *runtime)
 
 static void stop_starpu(struct starpullm_runtime *runtime)
 {
-    parallel_workers_stop(runtime->parallel_workers);
+    if (runtime->parallel_workers)
+        starpu_parallel_worker_shutdown(runtime->parallel_workers);
     runtime->parallel_workers = NULL;
     starpu_shutdown();
     runtime->running = false;

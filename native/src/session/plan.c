@@ -28,55 +28,34 @@ status record_on_paper(const struct workload *work, const struct handles *handle
     return code;
 }
 
-/* The options that a session with these tasks has. */
-static struct starpullm_session_options session_options(const struct starpullm_plan_options *o)
+static status write_plan(struct starpullm_plan *plan, const model_config *config,
+                         const struct starpullm_session_options *options, int ranks, int workers, int steps)
 {
-    return (struct starpullm_session_options){
-        .batch_size = o->batch_size,
-        .seq_len = o->seq_len,
-        .sub_batches = o->sub_batches,
-        .activation_sets = o->activation_sets,
-        .reduction = o->reduction,
-        .weight_gradient_tiles = o->weight_gradient_tiles,
-        .keep_activations = o->keep_activations,
-        .recompute = o->recompute,
-        .reuse_weight_gradients = o->reuse_weight_gradients,
-        .pipeline = o->pipeline,
-    };
-}
-
-static status check_options(const struct starpullm_plan_options *o)
-{
-    const struct starpullm_session_options options = session_options(o);
-    TRY(model_config_check(&o->config, "plan"));
-    TRY(session_check_range("ranks", o->ranks, 1, INT32_MAX));
-    TRY(session_check_range("reduction", o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE));
-    TRY(session_check_range("steps", o->steps, 1, INT32_MAX));
-    TRY(session_check_range("workers", o->workers, 1, INT32_MAX));
-    return workload_check(&options, &o->config, o->ranks);
-}
-
-static status write_plan(struct starpullm_plan *plan, const struct starpullm_plan_options *o)
-{
-    const struct starpullm_session_options options = session_options(o);
-    const struct runtime_layout layout = {.ranks = o->ranks, .all_workers = (int64_t)o->workers * o->ranks};
+    const struct runtime_layout layout = {.ranks = ranks, .all_workers = (int64_t)workers * ranks};
     const struct handles_options handles_options = {.work = &plan->work, .slots = SLOTS, .on_paper = true};
-    TRY(workload_create(&plan->work, &options, &o->config, &layout));
+    TRY(workload_create(&plan->work, options, config, &layout));
     TRY(handles_create(&handles_options, &plan->handles));
     TRY(schedule_fill(&plan->work));
     TRY(recorder_create(&plan->recorder));
-    return record_on_paper(&plan->work, plan->handles, o->steps, plan->recorder);
+    return record_on_paper(&plan->work, plan->handles, steps, plan->recorder);
 }
 
-status starpullm_plan_create(const struct starpullm_plan_options *options, starpullm_plan **plan)
+status starpullm_plan_create(const struct starpullm_model_config *config,
+                             const struct starpullm_session_options *options, int32_t ranks, int32_t workers,
+                             int32_t steps, starpullm_plan **plan)
 {
     CHECK_STRUCT(options);
-    CHECK_POINTERS(plan);
-    TRY(check_options(options));
+    CHECK_POINTERS(config, plan);
+    TRY(model_config_check(config, "plan"));
+    TRY(session_check_range("ranks", ranks, 1, INT32_MAX));
+    TRY(session_check_range("reduction", options->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE));
+    TRY(session_check_range("steps", steps, 1, INT32_MAX));
+    TRY(session_check_range("workers", workers, 1, INT32_MAX));
+    TRY(workload_check(options, config, ranks));
     struct starpullm_plan *created = calloc(1, sizeof *created);
     if (!created)
         return out_of_memory("a plan could not be allocated");
-    const status code = write_plan(created, options);
+    const status code = write_plan(created, config, options, ranks, workers, steps);
     if (code == STARPULLM_OK)
         *plan = created;
     else

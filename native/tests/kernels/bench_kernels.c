@@ -22,6 +22,7 @@
 
 #include "bench_operations.h"
 #include "kernels/level.h"
+#include "starpullm.h"
 
 /* ---- Threads: the main thread is number 0 of the team; the others wait for calls until the program ends. A wait spins
  *      for about as long as a kernel's last thread takes to end, then yields the core. ---- */
@@ -317,8 +318,8 @@ static int usage(const char *program)
 int main(int argc, char **argv)
 {
     const char *only = NULL, *level = "ref", *against = "ref", *library = NULL;
-    for (size_t i = 0; kernels_level_name(i); i++)
-        level = kernels_level_name(i);
+    for (size_t i = 0; starpullm_simd_level_name(i); i++)
+        level = starpullm_simd_level_name(i);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--level") == 0 && i + 1 < argc)
             level = argv[++i];

@@ -6,6 +6,7 @@
 
 #include "kernels/kernels.h"
 #include "kernels/ref/ref.h"
+#include "starpullm.h"
 
 static void check_shares(int threads, size_t items, size_t grain)
 {
@@ -46,7 +47,7 @@ static void check_prefetches(size_t l2, const char *level)
     fill(weight, OC * C);
     fill(bias, OC);
     matmul_forward_ref(expected, inp, weight, bias, N, C, OC, team_of_one);
-    kernels_fit_caches(&(struct caches){.l1 = 1 + l2 / 16, .l2 = l2, .l3_is_slow = true});
+    kernels_fit_caches(&(struct caches){.l2 = l2, .l3_is_slow = true});
     memset(out, 0xff, sizeof out);
     for (int thread = 0; thread < 3; thread++)
         kernels_of_level(level)->matmul_forward(out, inp, weight, bias, N, C, OC, (struct team){thread, 3});
@@ -64,7 +65,7 @@ int main(void)
             for (size_t i = 0; i < sizeof grains / sizeof *grains; i++)
                 check_shares(threads, items, grains[i]);
     for (size_t l2 = 1; l2 < (size_t)1 << 22; l2 *= 8)
-        for (size_t i = 0; kernels_level_name(i); i++)
-            check_prefetches(l2, kernels_level_name(i));
+        for (size_t i = 0; starpullm_simd_level_name(i); i++)
+            check_prefetches(l2, starpullm_simd_level_name(i));
     return 0;
 }

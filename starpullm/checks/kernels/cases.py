@@ -25,23 +25,23 @@ Sizes = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One call of a kernel: its arguments, its team, and the caches (first, second level) that blocks are cut for.
+    """One call of a kernel: its arguments, its team, and the second-level cache that blocks are cut for.
 
-    ``caches`` None: this machine's. ``values`` says what kind most of the inputs' values are of.
+    ``l2_cache`` 0: this machine's. ``values`` says what kind most of the inputs' values are of.
     """
 
     kernel: str
     number: int
     arguments: Arguments
     threads: int
-    caches: tuple[int, int] | None
+    l2_cache: int
     values: str
 
     def __str__(self) -> str:
         sizes = ", ".join(
             f"{name}={value}" for name, value in self.arguments.items() if not isinstance(value, Buffer) and value != ()
         )
-        blocks = f"blocks for caches of {self.caches[0]} and {self.caches[1]} bytes, " if self.caches else ""
+        blocks = f"blocks for a cache of {self.l2_cache} bytes, " if self.l2_cache else ""
         team = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         return f"case {self.number} ({sizes}; {team}, {blocks}{self.values} values)"
 
@@ -54,7 +54,7 @@ def make_case(kernel: str, seed: int, number: int) -> Case:
     start = draw.start() if any(of.type == "sum_start" for of in parameters) else SUM_FROM_ZERO
     arguments = {of.name: _argument(draw, of, cases, sizes, start) for of in parameters}
     cases.adjust(draw, arguments)
-    return Case(kernel, number, arguments, draw.threads(), draw.caches, draw.values)
+    return Case(kernel, number, arguments, draw.threads(), draw.l2_cache, draw.values)
 
 
 class Parameter(NamedTuple):

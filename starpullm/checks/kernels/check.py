@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.binding import prototypes
-from starpullm.binding.kernels import Kernel, fit_caches, kernel_names, present_caches
+from starpullm.binding.kernels import Kernel, fit_caches, kernel_names, present_cache
 from starpullm.checks.bits import BitDifference, compare_bits
 from starpullm.checks.cases import Asked
 from starpullm.checks.cases import Case as CheckCase
@@ -72,15 +72,15 @@ class KernelBits(Check):
         count = CASES[kernel].number if cases is None else cases
         compared = 0
         found: list[tuple[int, Finding]] = []
-        fences, present = Fences(), present_caches()
+        fences, present = Fences(), present_cache()
         try:
             for case in (make_case(kernel, seed, number) for number in range(count)):
-                fit_caches(*(case.caches or present))
+                fit_caches(case.l2_cache or present)
                 elements, of_case = compare_levels(case, functions, outputs, fences)
                 compared += elements
                 found += [(elements, finding) for finding in of_case]
         finally:
-            fit_caches(*present)
+            fit_caches(present)
         found.sort(key=lambda entry: entry[0])  # those of the smallest case first
         findings = [finding for _, finding in found]
         return self.result(compared=compared, findings=findings, levels=list(functions), cases=count)

@@ -80,8 +80,7 @@ class Draw:
         self.number = number
         self.values = VALUES[self.below(len(VALUES))] if number % 2 else VALUES[0]
         self._outputs = 0
-        l2 = _CACHES[number % len(_CACHES)]
-        self.caches = (1 + l2 // 16, l2) if l2 else None
+        self.l2_cache = _CACHES[number % len(_CACHES)]
 
     def below(self, limit: int) -> int:
         """Return a number from 0 to ``limit`` - 1."""

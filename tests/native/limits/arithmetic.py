@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from starpullm.binding import prototypes
-from starpullm.binding.kernels import Kernel, fit_caches, kernel_names, present_caches
+from starpullm.binding.kernels import Kernel, fit_caches, kernel_names, present_cache
 from starpullm.checks.kernels.cases import CASES
 from starpullm.checks.kernels.check import KernelBits
 from starpullm.errors import InvalidArgumentError
@@ -54,21 +54,16 @@ def _check_kernels(statements: Statements) -> None:
     doubles = {"sum": one, "term": one.astype(np.float64), "count": 1}
     sentence = "term: expected a contiguous array of float"
     statements.refused("a term of doubles", InvalidArgumentError, sentence, partial(add, doubles))
-    before = present_caches()
+    before = present_cache()
     statements.equal("a kernel's check", "passed", KernelBits().of("residual_forward", 5, cases=12).outcome.value)
-    statements.equal("the caches after it", before, present_caches())
+    statements.equal("the cache after it", before, present_cache())
     sentence = f'kernel: found "none", expected one with cases: {", ".join(CASES)}'
     statements.refused("the check of no kernel", InvalidArgumentError, sentence, partial(KernelBits().of, "none", 1))
     names = kernel_names()
     statements.equal("kernels with cases", list(CASES), list(names))
     statements.equal("the kernel after the last", None, prototypes.call("kernel_name", len(names)))
-    for l1, l2 in ((0, 1), (1, 0)):
-        statements.refused(
-            f"caches of {l1} and {l2} bytes",
-            InvalidArgumentError,
-            f"caches: found {l1} and {l2} bytes, expected two positive sizes",
-            partial(fit_caches, l1, l2),
-        )
+    sentence = "l2_cache: found 0 bytes, expected a positive size"
+    statements.refused("a cache of 0 bytes", InvalidArgumentError, sentence, partial(fit_caches, 0))
     fused = prototypes.peak_gflops(fused=True, seconds=1e-6)
     statements.equal("a peak with fused operations is a rate, or 0 without them", True, 0 <= fused < np.inf)
 

@@ -29,15 +29,11 @@ _ERROR = -19
 def refused_tasks(workplace: Workplace) -> Result:
     """Let StarPU refuse tasks from the first to the last of a step, each in a step of another trainer; on one rank.
 
-    Also of a step that is held back, and the tasks that hold it back and that ask where threads run. The process must
-    have preloaded what refuses and what counts allocations.
+    Also of a step that is held back, and the task that holds it back. The process must have preloaded what refuses and
+    what counts allocations.
     """
     statements = Statements("tasks that StarPU refuses")
     with Runtime() as runtime:
-        sentence = f"StarPU refused a task for worker 0 (error {_ERROR})"
-        refuse_call(1)
-        statements.refused("where threads run", RuntimeFailureError, sentence, runtime.threads)
-        statements.allowed("where threads run, asked again", runtime.threads)
         place = Place(runtime, workplace.directory)
         operations, loss = _whole_step(place)
         count = len(operations)

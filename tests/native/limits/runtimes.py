@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from starpullm.binding import prototypes, structs
+from starpullm.binding.kernels import present_cache
 from starpullm.binding.library import find_library
 from starpullm.checks.place import Workplace, environment
 from starpullm.checks.result import Result
@@ -23,7 +24,7 @@ from .mpi import check_levels
 from .options import TINY, B, T
 from .processes import in_fork, loaded_library
 from .simultaneous import check_simultaneous_calls
-from .starts import as_it_is, has_mpi, start_as_is
+from .starts import as_it_is, start_as_is
 from .statements import ACCEPTED, Statements, ending_of, text_of
 
 _TWO_CORES = "numa:1 core:2 pu:1"
@@ -60,31 +61,22 @@ def _check_environments(statements: Statements, checkpoint: Path) -> None:
             f'STARPULLM_SIMD: found "none", expected one of {", ".join(levels)} on this machine',
         )
     ]
-    for caches in ("32K", "32K,", "0,1M", "32K,1M,8M", "32K 1M", "-1K,1M", "2199023255552,1M"):
-        sentence = "expected the sizes of the first- and second-level caches, such as 32K,1M"
-        cases.append(({"STARPULLM_CACHES": caches}, f'STARPULLM_CACHES: found "{caches}", {sentence}'))
+    for cache in ("0", "M", "1M,", "32K,1M", "1M 8M", "1 M", "-1K", "2199023255552"):
+        sentence = "expected the size of the second-level cache, such as 1M"
+        cases.append(({"STARPULLM_L2_CACHE": cache}, f'STARPULLM_L2_CACHE: found "{cache}", {sentence}'))
     for variables, sentence in cases:
         expected = text_of(InvalidArgumentError, sentence)
         statements.equal(f"a runtime with {variables}", expected, in_fork(partial(_ending, "1x1"), **variables))
     statements.equal(
         "a runtime with the plain kernels", "accepted", in_fork(partial(_ending, "1x1"), STARPULLM_SIMD="ref")
     )
-    for name in ("STARPULLM_SIMD", "STARPULLM_CACHES"):
+    for name in ("STARPULLM_SIMD", "STARPULLM_L2_CACHE"):
         statements.equal(f"a runtime with an empty {name}", ACCEPTED, in_fork(partial(_ending, "1x1"), **{name: ""}))
-    for caches in ("48K,2M", "49152,2048K"):
-        found = in_fork(_caches, STARPULLM_CACHES=caches)
-        statements.equal(f"sizes of caches {caches}", [48 << 10, 2 << 20], found)
+    for cache in ("2M", "2048K", "2097152"):
+        statements.equal(f"size of cache {cache}", 2 << 20, in_fork(present_cache, STARPULLM_L2_CACHE=cache))
     running = "StarPU is running in this process but wasn't started by starpullm, expected it not to be running"
     found = in_fork(_beside_starpu, STARPU_SILENT="1", STARPU_NCPU="1", HWLOC_SYNTHETIC=_TWO_CORES)
     statements.equal("a runtime beside another StarPU", text_of(StateError, running), found)
-    if not in_fork(_has_parallel_workers):
-        sentence = (
-            "this StarPU was built without parallel workers, expected 1 thread per worker, or a StarPU configured "
-        )
-        expected = text_of(InvalidArgumentError, f"partition 1x2: {sentence}with --enable-parallel-worker")
-        found = in_fork(partial(_ending, "1x2"), HWLOC_SYNTHETIC=_TWO_CORES)
-        statements.equal("a worker of two threads", expected, found)
-        return
     binds = 'OMP_PROC_BIND: OpenMP binds threads itself, expected "false" or unset for partition 1x2: StarPU binds the '
     expected = text_of(InvalidArgumentError, f"{binds}threads of its workers")
     for partition, sentence in (("1x2", expected), ("2x1", ACCEPTED)):
@@ -107,15 +99,6 @@ def _ending(partition: str) -> str:
 
 def _levels() -> list[str]:
     return list(prototypes.names("simd_level_name"))
-
-
-def _caches() -> list[int]:
-    info = machine_info()
-    return [info.l1_cache, info.l2_cache]
-
-
-def _has_parallel_workers() -> bool:
-    return bool(machine_info().starpu_parallel_workers)
 
 
 def loaded_starpu() -> ctypes.CDLL:
@@ -156,7 +139,7 @@ def _check_partitions(statements: Statements) -> None:
             f"partition {partition}: needs {cores} cores, found 2 (HWLOC_SYNTHETIC) that this process may use",
             partial(_start, partition),
         )
-    for partition in ("1x1", "2x1", "1x2") if _has_parallel_workers() else ("1x1", "2x1"):
+    for partition in ("1x1", "2x1", "1x2"):
         statements.allowed(partition, partial(_start, partition))
 
 
@@ -170,11 +153,10 @@ def _check_limits_of_starpu(statements: Statements) -> None:
     most, contexts = info.starpu_max_workers, info.starpu_max_contexts
     built = f"this StarPU was built for {contexts} scheduling contexts, expected at most {contexts - 2} workers of "
     configured = f"several threads, or a StarPU configured with --enable-max-sched-ctxs={contexts + 1} or more"
-    too_large, large = [(1, most + 1), (most + 1, 1), (1 << 16, 1 << 16)], [(most, 1)]
+    too_large = [(1, most + 1), (most + 1, 1), (1 << 16, 1 << 16)]
     limits = [(partition, f"StarPU was built for at most {most} cores") for partition in too_large]
-    if info.starpu_parallel_workers:
-        large += [(1, most), (min(contexts - 2, most // 2), 2)]
-        limits += [((contexts - 1, 2), built + configured)] if 2 * (contexts - 1) <= most else []
+    limits += [((contexts - 1, 2), built + configured)] if 2 * (contexts - 1) <= most else []
+    large = [(most, 1), (1, most), (min(contexts - 2, most // 2), 2)]
     with environment(HWLOC_SYNTHETIC=f"core:{most + 1} pu:1", OMP_PROC_BIND=None):
         for (workers, threads), sentence in limits:
             expected = text_of(InvalidArgumentError, f"partition {workers}x{threads}: {sentence}")
@@ -212,10 +194,9 @@ def _check_schedulers(statements: Statements) -> None:
     sentence = "scheduler: none was given, expected one of StarPU's names"
     statements.refused("no scheduler", InvalidArgumentError, sentence, partial(start_as_is, scheduler=None))
     for name, partition in (("eager", "1x1"), ("lws", "1x1"), ("random", "2x1"), ("prio", "1x2"), ("dmda", "2x1")):
-        if partition != "1x2" or _has_parallel_workers():
-            with environment(STARPU_SCHED="ws", STARPU_NCPU="1"):  # what the options say comes first
-                found = _scheduler_in_use(partition, name)
-            statements.equal(f"StarPU's scheduler on {partition}", [name], found)
+        with environment(STARPU_SCHED="ws", STARPU_NCPU="1"):  # what the options say comes first
+            found = _scheduler_in_use(partition, name)
+        statements.equal(f"StarPU's scheduler on {partition}", [name], found)
 
 
 def _scheduler_in_use(partition: str, scheduler: str) -> list[str]:
@@ -235,16 +216,11 @@ _SCHEDULER_FUNCTIONS = 12
 
 
 def _check_communicators(statements: Statements) -> None:
-    kind, sentence = (
-        (StateError, "MPI is not initialized, expected to be running")
-        if has_mpi()
-        else (
-            InvalidArgumentError,
-            "communicator: this build of starpullm has no MPI, expected none, or a build with STARPULLM_MPI=ON",
-        )
-    )
     statements.refused(
-        "a communicator without MPI", kind, sentence, partial(start_as_is, communicator=prototypes.communicator(0))
+        "a communicator without MPI",
+        StateError,
+        "MPI is not initialized, expected to be running",
+        partial(start_as_is, communicator=prototypes.communicator(0)),
     )
 
 
@@ -287,7 +263,6 @@ def _check_order(statements: Statements, checkpoint: Path) -> None:
     for name, arguments in (
         ("runtime_destroy", ()),
         ("session_create", (structs.new("session_options"), session.address)),
-        ("runtime_threads", ((structs.new("thread_info")), 1)),
     ):
         call = partial(prototypes.call, name, as_it_was, *arguments)
         statements.refused(f"{name} of a closed runtime", StateError, closed, call)
@@ -300,7 +275,7 @@ def _check_order(statements: Statements, checkpoint: Path) -> None:
 
 
 def _check_audit(statements: Statements, checkpoint: Path) -> None:
-    for partition in ("2x1", "1x2") if _has_parallel_workers() else ("2x1",):
+    for partition in ("2x1", "1x2"):
         sentence = f"instruments: found the audit on partition {partition}, expected 1x1: pages are open to all threads"
         with Runtime(partition) as runtime:
             audited = partial(Trainer, runtime, checkpoint, batch_size=B, seq_len=T, trace=True)

@@ -1,4 +1,4 @@
-"""Runtimes as C starts them, and what the library and StarPU say of themselves."""
+"""Runtimes as C starts them, and as they stay in its memory."""
 
 from __future__ import annotations
 
@@ -25,10 +25,3 @@ def as_it_is(runtime: Runtime) -> structs.Handle:
     handle = structs.Handle("runtime")
     handle._pointer = ctypes.c_void_p(runtime._handle._pointer.value)
     return handle
-
-
-def has_mpi() -> bool:
-    """Return whether the library was built with MPI."""
-    build = structs.new("build_info")
-    prototypes.call("build_info", build)
-    return bool(build.mpi)

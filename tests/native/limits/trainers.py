@@ -62,12 +62,6 @@ def calls_of_trainers(place: Place, *, seed: int) -> Result:
                 second = partial(record_trainer, place.runtime, TINY, place.checkpoint(TINY), **plain, trace=True)
                 statements.refused("a second audit", StateError, sentence, partial(second, instruments=instruments))
     check_arithmetic(statements)
-    statements.refused(
-        "threads with too much room",
-        InvalidArgumentError,
-        "threads: room for 2, expected 1 (1 workers of 1)",
-        partial(prototypes.call, "runtime_threads", place.runtime._handle, np.empty(2, structs.THREAD_INFO), 2),
-    )
     return statements.result()
 
 

@@ -10,7 +10,7 @@ struct limits {
 
 static struct limits forward, backward_input, backward_weight;
 static size_t group_room; /* floats: what the group of columns and the block of A of backward_weight take at most */
-static size_t attention_KC, few_rows_KC;
+static size_t attention_KC;
 static size_t kept; /* floats: what the second-level cache keeps from one block to the next at most */
 static bool l3_is_slow;
 
@@ -37,8 +37,7 @@ static size_t multiple_below(size_t most, size_t grain)
  * backward_weight: the block of A (MC*KC) and the columns of B that meet it (KC*NG) take nine sixteenths of the
  * second-level cache. Few columns and a large KC are better than the opposite, because C, whose rows may lie in memory,
  * is stored and reloaded less often.
- * What is read for each block is kept if it takes three quarters of the second-level cache at most.
- * Of few rows: a micro-panel of B, which is used once, takes half of the first-level cache. */
+ * What is read for each block is kept if it takes three quarters of the second-level cache at most. */
 void SIMD_NAME(fit_caches)(const struct caches *caches)
 {
     const size_t l2 = caches->l2 / sizeof(float), MC = 8 * MR, widest = 768;
@@ -46,7 +45,6 @@ void SIMD_NAME(fit_caches)(const struct caches *caches)
     forward = (struct limits){.MC = MC, .KC = KC, .NC = rounded_up(KC, NR)};
     backward_input = (struct limits){.KC = KC, .NC = multiple_below(l2 * 3 / 8 / KC, NR)};
     attention_KC = KC;
-    few_rows_KC = multiple_below(caches->l1 / sizeof(float) / 2 / NR, LANES);
     group_room = l2 * 9 / 16;
     KC = multiple_below(smaller(group_room / (MC + 2 * NR), widest), LANES);
     backward_weight = (struct limits){.MC = MC, .KC = KC, .NC = rounded_up(widest, NR)};
@@ -89,11 +87,6 @@ struct blocking SIMD_NAME(blocking_backward_weight)(size_t m, size_t n, size_t k
 size_t SIMD_NAME(blocking_attention_KC)(void)
 {
     return attention_KC;
-}
-
-size_t SIMD_NAME(blocking_few_rows_KC)(void)
-{
-    return few_rows_KC;
 }
 
 bool SIMD_NAME(prefetch_pays)(size_t count)

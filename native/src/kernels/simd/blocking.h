@@ -28,9 +28,6 @@ struct blocking SIMD_NAME(blocking_backward_weight)(size_t m, size_t n, size_t k
 /* The KC of attention's products. */
 size_t SIMD_NAME(blocking_attention_KC)(void);
 
-/* The KC of a forward product of at most MR rows. */
-size_t SIMD_NAME(blocking_few_rows_KC)(void);
-
 /* Whether `count` floats that are read for each block should be prefetched into the second-level cache each time. */
 bool SIMD_NAME(prefetch_pays)(size_t count);
 

@@ -147,32 +147,6 @@ static bool forward_packed(struct forward *f)
     return true;
 }
 
-/* At most MR rows of inp, which would leave most lanes of B's vectors empty, so the operands change places: A is inp,
- * read in place, and B the transpose of weight, of which each value is used n times. false: there is no memory. */
-static bool forward_few_rows(const struct forward *f)
-{
-    const size_t KC = SIMD_NAME(blocking_few_rows_KC)();
-    float *b = kernels_scratch(KC * NR);
-    if (!b)
-        return false;
-    struct product tile = {.ldc = f->ldout, .rs_a = f->k, .cs_a = 1, .b = b, .m = f->n};
-    for (size_t jr = 0; jr < f->m; jr += NR) {
-        tile.n = smaller(NR, f->m - jr);
-        tile.ldb = rounded_up(tile.n, LANES);
-        tile.c = f->out + jr;
-        for (size_t n = 0; n < f->n; n++)
-            for (size_t j = 0; j < tile.n; j++)
-                tile.c[n * f->ldout + j] = f->bias ? f->bias[jr + j] : 0.0f;
-        for (size_t pc = 0; pc < f->k; pc += KC) {
-            tile.k = smaller(KC, f->k - pc);
-            tile.a = f->inp + pc;
-            SIMD_NAME(pack_b_transposed)(b, f->weight + jr * f->k + pc, f->k, tile.k, tile.n);
-            SIMD_NAME(microkernel)(&tile);
-        }
-    }
-    return true;
-}
-
 static void forward_unpacked(const struct forward *f)
 {
     for (size_t n = 0; n < f->n; n++)
@@ -198,6 +172,6 @@ void SIMD_NAME(matmul_forward)(float *out /* (N,OC) */, const float *inp /* (N,C
                         .ldout = OC};
     if (f.m == 0 || f.n == 0)
         return;
-    if (SIMD_NAME(is_small_matmul)(OC, N, C) || !(f.n <= MR ? forward_few_rows(&f) : forward_packed(&f)))
+    if (SIMD_NAME(is_small_matmul)(OC, N, C) || !forward_packed(&f))
         forward_unpacked(&f);
 }

@@ -63,18 +63,6 @@ void SIMD_NAME(pack_a_transposed)(float *packed, const float *at, size_t ldat, s
     }
 }
 
-void SIMD_NAME(copy_rows)(float *to, size_t ldto, const float *from, size_t ldfrom, size_t rows, size_t columns)
-{
-    const size_t width = rounded_up(columns, LANES);
-    for (size_t r = 0; r < rows; r++, to += ldto, from += ldfrom) {
-        for (size_t j = 0; r + 1 < rows && j < columns; j += FLOATS_PER_LINE)
-            __builtin_prefetch(from + ldfrom + j, 0, 2);
-        memcpy(to, from, columns * sizeof(float));
-        for (size_t j = columns; j < width; j++)
-            to[j] = 0.0f;
-    }
-}
-
 size_t SIMD_NAME(rows_room)(size_t ld, size_t rows, size_t columns)
 {
     return has_set_conflict(ld) ? rows * row_distance(columns) : 0;
@@ -86,10 +74,10 @@ struct rows SIMD_NAME(rows_without_conflict)(float *room, const float *x, size_t
     if (!has_set_conflict(ld))
         return (struct rows){x, ld};
     const size_t ldroom = row_distance(columns);
-    if (prefetched)
-        for (size_t r = 0; r < rows; r++)
-            memcpy(room + r * ldroom, x + r * ld, columns * sizeof(float));
-    else
-        SIMD_NAME(copy_rows)(room, ldroom, x, ld, rows, columns);
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t j = 0; !prefetched && r + 1 < rows && j < columns; j += FLOATS_PER_LINE)
+            __builtin_prefetch(x + (r + 1) * ld + j, 0, 2);
+        memcpy(room + r * ldroom, x + r * ld, columns * sizeof(float));
+    }
     return (struct rows){room, ldroom};
 }

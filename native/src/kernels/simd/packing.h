@@ -18,9 +18,6 @@ void SIMD_NAME(pack_b_transposed)(float *packed, const float *bt, size_t ldbt, s
  * packed + i * k. */
 void SIMD_NAME(pack_a_transposed)(float *packed, const float *at, size_t ldat, size_t k, size_t m);
 
-/* to (rows,rounded_up(columns,LANES)) = from (rows,columns), rows ldto and ldfrom apart; unused columns 0. */
-void SIMD_NAME(copy_rows)(float *to, size_t ldto, const float *from, size_t ldfrom, size_t rows, size_t columns);
-
 /* Rows of a matrix, ld floats apart. */
 struct rows {
     const float *first;
