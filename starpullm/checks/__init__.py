@@ -16,6 +16,5 @@ MODULES = (
     "kernels.check",
     "kernels.libm",
     "threads",
-    "sessions",
     "scenarios",
 )
