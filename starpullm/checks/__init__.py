@@ -6,7 +6,6 @@ MODULES = (
     "dependencies.runtime_graph",
     "dependencies.observed_order",
     "dependencies.reuse",
-    "tree",
     "reduction",
     "learning",
     "same_bits",
@@ -17,6 +16,5 @@ MODULES = (
     "kernels.check",
     "kernels.libm",
     "threads",
-    "sessions",
     "scenarios",
 )

@@ -53,7 +53,6 @@ class Needs(NamedTuple):
     one_record: bool = False
     """What is compared doesn't depend on the record."""
     counts_allocations: bool = False
-    environment: Mapping[str, str] = {}
 
     def allow(self, ranks: int) -> bool:
         """Return whether the check can be run on so many ranks."""

@@ -235,8 +235,8 @@ class Checker:
         """Run a registered check in the process of a placement, or on so many ranks without a runtime."""
         from starpullm.checks.place import run_check
 
-        needs = {"counts_allocations": check.needs.counts_allocations, "environment": check.needs.environment}
-        return self._call(where, run_check, **needs, check=check.name, case=case._asdict(), path=path)
+        of_check = {"check": check.name, "case": case._asdict(), "path": path}
+        return self._call(where, run_check, counts_allocations=check.needs.counts_allocations, **of_check)
 
     def _call(
         self, where: RuntimeConfiguration | int, function: Callable[..., Result | None], **arguments: Any

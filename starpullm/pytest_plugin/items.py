@@ -14,7 +14,7 @@ FAMILIES = {
     "reduction": "errors of sums are within their bounds, and bits are as stable as documented",
     "memory": "memory does not grow, whatever is repeated, and a lack of it is told",
     "kernels": "kernels of every SIMD level have the bits of the plain ones",
-    "interface": "limits are refused with their sentences, reports are true, and what is saved is what was trained",
+    "interface": "what the library says of the machine and its threads is true",
     "scenario": "trainers have the bits of a plain sequential one, whatever the calls",
     "throughput": "training is as fast as a baseline; only with --starpullm-benchmark",
 }

@@ -15,12 +15,13 @@ from starpullm.checks.observer import Observer
 from starpullm.checks.reduction import gradient_error
 from starpullm.checks.reference64 import gradient_references
 from starpullm.checks.result import Result
-from starpullm.checks.sessions import check_workers
 from starpullm.checks.statements import Statements
 from starpullm.errors import StateError
 from starpullm.golden.plain import Ids, PlainModel
 from starpullm.golden.records import layer_name
 from starpullm.loss import Loss
+from starpullm.runtime import Runtime
+from starpullm.trace import Trace
 from starpullm.trainer import Trainer
 
 
@@ -195,3 +196,18 @@ class Twin:
                 if asked:
                     self.take(instrument.judge(trace, observer.findings(), observer.counts()))
         self.trainer.clear_trace()
+
+
+def check_workers(statements: Statements, runtime: Runtime, trace: Trace) -> None:
+    """State that this rank's tasks ran one after the other on each worker, after their submission."""
+    tasks = trace.tasks[trace.tasks["worker"] >= 0]
+    expected = set(range(runtime.partition.workers))
+    statements.equal("workers that there are not", set(), set(tasks["worker"].tolist()) - expected)
+    statements.equal("a worker has run tasks", True, len(tasks) > 0)
+    statements.equal("ranks whose tasks have run here", {runtime.rank}, set(tasks["rank"].tolist()))
+    in_order = (tasks["submit_ns"] <= tasks["start_ns"]) & (tasks["start_ns"] <= tasks["end_ns"])
+    statements.equal("tasks that ended before they began", 0, int(np.sum(~in_order)))
+    for worker in expected:
+        own = np.sort(tasks[tasks["worker"] == worker], order="start_ns")
+        overlapping = int(np.sum(own["start_ns"][1:] < own["end_ns"][:-1]))
+        statements.equal(f"tasks of worker {worker} that overlap", 0, overlapping)

@@ -215,12 +215,6 @@ def registered(check: str, *reductions: str, place: RuntimeConfiguration = TWO, 
     return run
 
 
-def tree_order(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Read the order of additions off a trace; with four sub-batches it is another one than that of a chain."""
-    record, sub_batches = ("tiny", 2) if laboratory.only_tiny else ("small", 4)
-    yield from laboratory.check(name, ONE, "order of the tree", Case(record, sub_batches, "tree", seed=SEED))
-
-
 def bit_stability(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare the gradients of the tree reduction on three partitions."""
     record, sub_batches = ("tiny", 2) if laboratory.only_tiny else ("odd", 3)
@@ -354,7 +348,6 @@ CHECKS: dict[str, Check] = {
     "runtime graph": registered("runtime graph", "ordered", "tree"),
     "poison": registered("poison", "ordered"),
     "gradient error": registered("gradient bounds", *ALL),
-    "order of the tree": tree_order,
     "loss falls": registered("loss falls", "ordered"),
     "underflow": registered("denormal gradients", "ordered"),
     "bit stability": bit_stability,

@@ -23,7 +23,7 @@ import pytest
 from starpullm.errors import InvalidArgumentError, OutOfMemoryError, StarpullmError, TokenRangeError
 from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from starpullm.golden.records import shipped_record
-from starpullm.predict.needs import needs
+from starpullm.predict.plan import make_plan
 from starpullm.runtime import Partition, Runtime
 from starpullm.trainer import Trainer
 
@@ -259,37 +259,38 @@ def test_a_batch_that_no_memory_holds(tiny_checkpoint: Path) -> None:
     assert good["raised"] is None
 
 
-def open_with_limits(checkpoint: str) -> list[tuple[int, str, list[Reply]]]:
-    """What a trainer says to the least limit, a byte less, and -1, for each row of `doctor --config`."""
+LESS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({}, "recompute, more sub_batches, reused weight_gradients, a runtime with offload, "),
+    ({"recompute": "attention"}, "recompute, more sub_batches, reused weight_gradients, a runtime with offload, "),
+    ({"recompute": "block"}, "more sub_batches, reused weight_gradients, a runtime with offload, "),
+    ({"weight_gradients": "reused"}, "recompute, a runtime with offload, "),
+    ({"recompute": "block", "weight_gradients": "reused"}, "a runtime with offload, "),
+    ({"sub_batches": 4, "activation_sets": 1}, "recompute, a runtime with offload, "),
+    ({"sub_batches": 4, "activation_sets": 1, "recompute": "block"}, "a runtime with offload, "),
+)
+"""Options, and what the refusal names: each option that takes less and isn't chosen yet."""
+
+
+def open_with_limits(checkpoint: str) -> list[tuple[int, list[Reply]]]:
+    """What a trainer says to the least limit, a byte less, and -1, with each of these options."""
     replies = []
     with Runtime() as runtime:
-        for need in needs(shipped_record("tiny").model, batch_size=4, seq_len=T):
-            options: dict[str, Any] = {"batch_size": 4, **need.options}
-            limits = (need.together, need.together - 1, -1)
+        for chosen, _ in LESS:
+            options: dict[str, Any] = {"batch_size": 4, "seq_len": T, "sub_batches": 1, **chosen}
+            plan = make_plan(shipped_record("tiny").model, ranks=1, reduction="ordered", **options)
+            needed = int(plan.bytes_of_ranks().max())
+            limits = (needed, needed - 1, -1)
             calls = [partial(open_and_close, runtime, checkpoint, **options, memory_limit=limit) for limit in limits]
-            replies.append((need.together, str(need), [attempt(call) for call in calls]))
+            replies.append((needed, [attempt(call) for call in calls]))
     return replies
 
 
-LESS = {
-    "no option": "recompute, more sub_batches, reused weight_gradients, a runtime with offload, ",
-    "--recompute attention": "recompute, more sub_batches, reused weight_gradients, a runtime with offload, ",
-    "--recompute block": "more sub_batches, reused weight_gradients, a runtime with offload, ",
-    "--weight-gradients reused": "recompute, a runtime with offload, ",
-    "--recompute block --weight-gradients reused": "a runtime with offload, ",
-    "--sub-batches 4 --activation-sets 1": "recompute, a runtime with offload, ",
-    "--sub-batches 4 --activation-sets 1 --recompute block": "a runtime with offload, ",
-}
-"""What the refusal names: each option that takes less and isn't chosen yet."""
-
-
 def test_a_run_that_the_memory_cannot_hold(tiny_checkpoint: Path) -> None:
-    """It is refused before anything is allocated; the least limit is what `doctor --config` says, to the byte."""
+    """It is refused before anything is allocated; the least limit is what the plan says, to the byte."""
     replies = run_function(open_with_limits, tiny_checkpoint)
-    assert [options for _, options, _ in replies] == list(LESS)
-    for needed, options, (good, refused, negative) in replies:
+    for (needed, (good, refused, negative)), (_, less) in zip(replies, LESS, strict=True):
         assert good["raised"] is None
-        sentence = f"found {needed} bytes of buffers on rank 0, expected at most {needed - 1}: {LESS[options]}"
+        sentence = f"found {needed} bytes of buffers on rank 0, expected at most {needed - 1}: {less}"
         assert_refused(refused, OutOfMemoryError, f"{sentence}fewer or shorter sequences take less")
         assert_refused(negative, InvalidArgumentError, "memory_limit: found -1")
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from starpullm.binding import prototypes
+from starpullm.checks.kernels.check import KernelBits
 from starpullm.checks.kernels.libm import NUM_INPUTS, vector_levels
 
 from .children import TWO_CORES, run_cli, run_function, simd_levels
@@ -61,6 +62,24 @@ def test_an_unknown_libm_is_called() -> None:
     run = run_cli("doctor", environment={**TWO_CORES, **WITHOUT_FMA}).check()
     [note] = [line for line in run.stdout.splitlines() if "vector versions" in line]
     assert note.startswith("note: the vector versions of expf, coshf aren't used")
+
+
+USERS = ("softmax_forward", "attention_forward", "gelu_forward", "gelu_backward")
+"""The kernels that use a function of which there is a vector version."""
+
+
+def compare_users() -> tuple[list[bool], list[str]]:
+    """Return whether the vector functions are used, and what is wrong with kernels at any level."""
+    used = [prototypes.vector_libm(name)[0] for name in FUNCTIONS]
+    return used, [finding.sentence for kernel in USERS for finding in KernelBits().of(kernel, seed=0).findings]
+
+
+def test_kernels_on_an_unknown_libm() -> None:
+    """They call its own functions, and have the bits of the plain kernels."""
+    used, wrong = run_function(compare_users, environment=WITHOUT_FMA)
+    if all(used):
+        pytest.skip("this libm has one expf")
+    assert wrong == []
 
 
 @pytest.mark.usefixtures("levels")

@@ -6,7 +6,6 @@ The commands of performance.md are run, `--validate` with the smallest model.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starpullm.checks.labels import foreign_values
 from starpullm.checks.transfers import Sent, required_messages
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.models import MODELS
@@ -28,6 +26,7 @@ from starpullm.runtime import Runtime
 from starpullm.speed.limit import matmul_flops
 from starpullm.trainer import Trainer
 
+from ..foreign_values import foreign_values
 from .children import TWO_CORES, run_cli, run_function
 
 TINY = MODELS["tiny"]
@@ -218,37 +217,3 @@ def test_durations_of_another_run(tmp_path: Path) -> None:
     trace.write_bytes(b"none")
     damaged = run_cli("predict", "--model", "tiny", "--durations", trace).check(2)
     assert damaged.stderr.startswith(f"Error: {trace}: expected a starpullm trace, a zip archive")
-
-
-def test_memory_of_a_model() -> None:
-    """What each way to train takes, by group, and whether it fits; several ranks can't reuse gradients."""
-    done = run_cli("doctor", "--config", "gpt2-xl", "--batch-size", 2).check()
-    title, header, *rows, last = done.stdout.splitlines()
-    assert title == "gpt2-xl, B = 2, T = 1024 on each rank, ranks: 1; MiB on the rank with most"
-    assert header.split() == ["params", "grads", "m", "v", "activations", "activation_grads", "others", "together"]
-    sizes = {row.partition("   ")[0].strip(): row.split() for row in rows}
-    assert sizes["no option"][2:6] == ["5942"] * 4
-    assert sizes["--recompute block --weight-gradients reused"][4:6] == ["5942", "548"]
-    assert {row.endswith(("fits", "too much")) for row in rows} == {True}
-    assert re.fullmatch(r"available: \d+ MiB", last)
-    document = json.loads(run_cli("doctor", "--config", "demo", "--ranks", 2, "--json").check().stdout)
-    assert [row["options"].get("weight_gradients") for row in document["needs"]] == [None] * 5
-    for row in document["needs"]:
-        assert row["bytes"] == sum(size for name, size in row.items() if name not in ("options", "bytes")) > 0
-    plan = make_plan(MODELS["demo"], batch_size=4, seq_len=64, sub_batches=1, ranks=2, reduction="ordered")
-    assert document["needs"][0]["bytes"] == plan.bytes_of_ranks().max()
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (("--ranks", 2), "Error: expected --config with --ranks"),
-        (("--config", "gpt2", "--prove-libm"), "Error: expected at most one of --config and --prove-libm"),
-        (
-            ("--config", "gpt2", "--seq-len", 4096),
-            "Error: seq_len: found 4096, expected 1 to 1024, the longest sequence that the model has positions for",
-        ),
-    ],
-)
-def test_memory_that_is_not_known(options: tuple[object, ...], sentence: str) -> None:
-    assert run_cli("doctor", *options).check(2).stderr.splitlines()[-1] == sentence

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from starpullm.checks.labels import foreign_values
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.models import MODELS
 from starpullm.errors import InvalidArgumentError
@@ -24,6 +23,7 @@ from starpullm.runtime import Runtime
 from starpullm.schedules import Pass, Schedule, ahead
 from starpullm.trainer import Trainer
 
+from ..foreign_values import foreign_values
 from .children import run_function
 
 TINY, GPT2 = MODELS["tiny"], MODELS["gpt2"]

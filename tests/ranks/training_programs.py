@@ -1,14 +1,16 @@
-"""The programs of ranks in test_training.py: functions that the command line names."""
+"""The programs of ranks in test_training.py and test_traces.py: functions that the command line names."""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import os
+import re
 import signal
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -21,14 +23,18 @@ from numpy.typing import NDArray
 from starpullm import Runtime, Trainer
 from starpullm import trainer as trainer_module
 from starpullm.binding import allocations
+from starpullm.checks.statements import Statements
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import StarpullmError
 from starpullm.files.checkpoint import checkpoint_config
+from starpullm.files.model import num_parameters
 from starpullm.predict.measure import same_tasks
 from starpullm.predict.plan import make_plan
 from starpullm.processes import ranks
 from starpullm.processes.progress import report_phase
+from starpullm.scenario.twin import check_workers
 from starpullm.schedules import Pass, ahead
+from starpullm.trace import AccessMode, Trace
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -259,6 +265,74 @@ def drop_trainer(comm: Comm, checkpoint: str) -> None:
         report_phase("dropped")
     comm.barrier()
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+BLOCK_OF_TASKS = 1024
+"""Tasks that the recorder stores in one block."""
+
+
+def long_traces(comm: Comm, checkpoint: str) -> None:
+    """Submit steps until two blocks of the recorder are full, and clear the trace, twice; each step has like tasks."""
+    options: dict[str, Any] = {"batch_size": B, "seq_len": T, "sub_batches": B, "trace": True}
+    with Runtime("2x1", comm=comm) as runtime, Trainer(runtime, checkpoint, **options) as trainer, ranks.guarded(comm):
+        for first in (0, 1):
+            trainer.submit(*_batch(False))
+            in_a_step = len(trainer.trace())
+            steps = 2 * BLOCK_OF_TASKS // in_a_step + 1
+            for _ in range(1, steps):
+                trainer.submit(*_batch(False))
+            trace = trainer.trace()
+            assert len(trace) == steps * in_a_step
+            check_steps(trace, range(first * steps, (first + 1) * steps))
+            trainer.clear_trace()
+            assert len(trainer.trace()) == 0
+        statements = Statements()
+        check_workers(statements, runtime, trace)
+        assert statements.wrong == []
+
+
+def check_steps(trace: Trace, steps: range) -> None:
+    """Check that a trace has these steps, which have the same tasks and accesses."""
+    tasks = trace.tasks
+    assert np.array_equal(tasks["id"], np.arange(len(tasks)))
+    ends = np.cumsum(tasks["num_accesses"])
+    assert np.array_equal(tasks["first_access"][1:], ends[:-1])
+    assert len(trace.accesses) == ends[-1]
+    names = [re.sub(r"@\d+", "@", handle.name) for handle in trace.handles]  # without the slot, which changes
+    in_a_step = len(tasks) // len(steps)
+    assert np.array_equal(tasks["step"], np.repeat(steps, in_a_step))
+    contents = [
+        (
+            *(task.operation, task.sub_batch, task.layer, task.rank),
+            *((names[access.handle.id], access.mode) for access in task.accesses),
+        )
+        for task in trace
+    ]
+    assert contents == contents[:in_a_step] * len(steps)
+
+
+def owners_of_parameters(comm: Comm, checkpoint: str) -> None:
+    """Each parameter has one owner, which updates it, and no tensor with another owner would make shares more even."""
+    options: dict[str, Any] = {"batch_size": B, "seq_len": T, "trace": True}
+    with Runtime(comm=comm) as runtime, Trainer(runtime, checkpoint, **options) as trainer, ranks.guarded(comm):
+        trainer.submit(*_batch(False))
+        trace = trainer.trace()
+    shares: dict[int, list[int]] = {rank: [] for rank in range(comm.Get_size())}
+    gradients: Counter[str] = Counter()
+    parameters: dict[str, int] = {}
+    for task in trace:
+        if task.operation == "adamw_update":
+            (updated,) = (access for access in task.accesses if access.handle.name.startswith("params/"))
+            (gradient,) = (access.handle for access in task.accesses if access.handle.name.startswith("grads/"))
+            assert updated.mode is AccessMode.READ_WRITE
+            gradients[updated.handle.name] += gradient.bytes
+            parameters[updated.handle.name] = updated.handle.bytes
+            shares[task.rank].append(gradient.bytes)
+    assert gradients == parameters
+    assert sum(map(sum, shares.values())) == 4 * num_parameters(checkpoint_config(checkpoint))
+    assert all(shares.values())
+    least = min(map(sum, shares.values()))
+    assert all(sum(share) - min(share) <= least for share in shares.values())
 
 
 def main(program: Callable[..., None], *arguments: str) -> None:

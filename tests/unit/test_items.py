@@ -54,7 +54,6 @@ def test_cases_follow_from_what_a_check_needs() -> None:
     assert len(of(found, "parity")) == 2 * 3 * 2  # also of the record that only parity is checked with
     cases = ("1-ordered", "2-ordered", "2-tree", "2-ordered-tiles3")
     assert of(found, "accesses") == [f"accesses-tiny-{case}-1x1-lws" for case in cases]
-    assert of(found, "order of the tree") == ["order_of_the_tree-tiny-2-tree-1x1-lws"]
     assert of(found, "bit stability") == ["bit_stability-tiny-1_2-ordered", "bit_stability-tiny-2-tree"]
     assert of(found, "perturbation")[:2] == [
         f"perturbation-tiny-2-ordered-delays7-2x1-{of}" for of in ("eager", "prio")

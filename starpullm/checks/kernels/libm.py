@@ -1,4 +1,4 @@
-"""What the kernels use of libm: vector functions with its bits where it is known, and its own functions elsewhere.
+"""The vector functions that the kernels use instead of libm's where it is known, compared with libm's.
 
 ``native/src/kernels/libm.c`` lists the vector functions that passed `check_libm`.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +17,10 @@ from typing import Final
 from starpullm.binding import prototypes
 from starpullm.checks.cases import Asked, Case
 from starpullm.checks.check import Check, Needs, Where, check
-from starpullm.checks.kernels.check import KernelBits
 from starpullm.checks.result import Finding, Result
 
 NUM_INPUTS: Final = 2**32
 """Number of binary32 values."""
-
-USERS: Final = ("softmax_forward", "attention_forward", "gelu_forward", "gelu_backward")
-"""The kernels that use a function of which there is a vector version."""
 
 _RANGES: Final = 48
 _LARGEST: Final = 5000
@@ -76,45 +71,6 @@ class VectorFunctions(Check):
         nothing = "the kernels use libm's own functions, which have no others to be compared with"
         return self.result(
             compared=compared, findings=findings, count=wrong, undecided="" if compared else nothing, functions=used
-        )
-
-
-@check
-class KernelsWithAnotherLibm(Check):
-    """Compare the kernels that use libm at every level with the plain ones, in a process with another libm.
-
-    There glibc takes its functions without FMA: for the library an unknown libm. At least one of the functions is
-    libm's own then at every level, and the kernels have the plain one's bits.
-    """
-
-    family, unit = "kernels", "elements"
-    claim = "with a libm that the library doesn't know, the kernels call its functions"
-    fault = "with another libm the kernels have other bits than the plain ones"
-    cannot_see = "a libm with other functions than glibc's"
-    needs = Needs(Where.ALONE, ranks=(1, 1), environment={"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-FMA"})
-    without_cases = "this machine's C library has no other functions to take"
-
-    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
-        """Yield a case where the environment changes the functions of this machine's libm."""
-        if platform.machine() == "x86_64" and "CS_GNU_LIBC_VERSION" in os.confstr_names:
-            yield Case()
-
-    def run(self, place: object, case: Case) -> Result:
-        """Compare each of ``USERS``; the findings are those of all kernels."""
-        names = prototypes.names("vector_libm_name")
-        own = [name for name in names if not prototypes.vector_libm(name)[0]]
-        if not own:
-            return self.result(compared=0, undecided=f"{', '.join(names)} still have the bits of a known libm")
-        results = {kernel: KernelBits().of(kernel, seed=0) for kernel in USERS}
-        return self.result(
-            compared=sum(result.compared for result in results.values()),
-            findings=[
-                found._replace(sentence=f"{kernel}: {found.sentence}")
-                for kernel, result in results.items()
-                for found in result.findings
-            ],
-            count=sum(result.count for result in results.values()),
-            note=f"with libm's own {', '.join(own)}",
         )
 
 
