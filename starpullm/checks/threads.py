@@ -109,22 +109,44 @@ def _check_threads(statements: Statements, place: Workplace, partition: str, cor
     With cores enough for all ranks of this machine each thread has a unit of its own; otherwise all threads run
     wherever the process may.
     """
-    node, comm, before = os.uname().nodename, place.comm, _threads()
-    with Runtime(partition, comm=comm) as runtime:
+    before = threads_here()
+    with Runtime(partition, comm=place.comm) as runtime:
         workers, threads = runtime.partition
         _step(runtime, place.directory)
         mine = _units_of_workers(runtime.partition, before)
-        everyone = comm.allgather((node, mine)) if comm else [(node, mine)]
-    ranks_here = [units for where, units in everyone if where == node]
-    here = [units for rank in ranks_here for worker in rank for units in worker]
+        ranks_here = _of_ranks_here(mine, place.comm)
     whose = f"of {partition} on each of {len(ranks_here)} ranks, {cores} cores"
     statements.equal(f"threads of each worker {whose}", [threads] * workers, list(map(len, mine)))
     if cores < workers * threads * len(ranks_here):
-        statements.equal(f"units of each thread {whose}", {frozenset(os.sched_getaffinity(0))}, set(here))
+        units = {of for rank in ranks_here for worker in rank for of in worker}
+        statements.equal(f"units of each thread {whose}", {frozenset(os.sched_getaffinity(0))}, units)
     else:
-        statements.equal(f"numbers of units {whose}", {1}, set(map(len, here)))
-        statements.equal(f"units {whose}", len(here), len(frozenset().union(*here)))
+        _check_apart(statements, whose, ranks_here)
     return {unit for worker in mine for units in worker for unit in units}
+
+
+def check_binding(statements: Statements, runtime: Runtime, before: Collection[int]) -> None:
+    """State that each thread of a runtime's workers has a unit of its own, if there are cores for all ranks here.
+
+    ``before`` are the threads that there were before the runtime. Threads aren't bound on a synthetic topology.
+    """
+    ranks_here = _of_ranks_here(_units_of_workers(runtime.partition, before), runtime.comm)
+    workers, threads = runtime.partition
+    if "HWLOC_SYNTHETIC" not in os.environ and len(own_cores()) >= workers * threads * len(ranks_here):
+        _check_apart(statements, f"of {runtime.partition} on {len(ranks_here)} ranks", ranks_here)
+
+
+def _check_apart(statements: Statements, whose: str, ranks_here: list[list[list[frozenset[int]]]]) -> None:
+    units = [of for rank in ranks_here for worker in rank for of in worker]
+    statements.equal(f"numbers of units of each thread {whose}", {1}, set(map(len, units)))
+    statements.equal(f"units of all threads {whose}", len(units), len(frozenset().union(*units)))
+
+
+def _of_ranks_here(own: list[list[frozenset[int]]], comm: Comm | None) -> list[list[list[frozenset[int]]]]:
+    """Return what each rank on this machine has, given that of this rank."""
+    node = os.uname().nodename
+    of_ranks = comm.allgather((node, own)) if comm else [(node, own)]
+    return [of for where, of in of_ranks if where == node]
 
 
 def _step(runtime: Runtime, directory: Path) -> None:
@@ -135,7 +157,7 @@ def _step(runtime: Runtime, directory: Path) -> None:
         trainer.submit(tokens, tokens).result()
 
 
-def _threads() -> list[int]:
+def threads_here() -> list[int]:
     """Return the system's numbers of this process's threads."""
     return [int(task.name) for task in Path("/proc/self/task").iterdir()]
 
@@ -147,7 +169,7 @@ def _units_of_workers(partition: Partition, before: Collection[int]) -> list[lis
     in the thread of its first core and in those that OpenMP makes there, which inherit that name.
     """
     units: dict[str, list[frozenset[int]]] = {}
-    for number in set(_threads()) - set(before):
+    for number in set(threads_here()) - set(before):
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
             name = Path(f"/proc/self/task/{number}/comm").read_text().strip()
             units.setdefault(name, []).append(frozenset(os.sched_getaffinity(number)))
@@ -179,7 +201,7 @@ def _check_guest(statements: Statements, comm: Comm | None, signals: list[int]) 
     for silent in (None, "0") if comm is None else (None,):
         with environment(STARPU_SILENT=silent), bound_to({unit}):
             statements.equal("cores of a process that is bound to one unit", 1, machine_info().cores)
-            before, threads = (signals, _variables(), environ.value), _threads()
+            before, threads = (signals, _variables(), environ.value), threads_here()
             with captured_output() as written:
                 with Runtime("1x1", comm=comm) as runtime:
                     places = _units_of_workers(runtime.partition, threads)

@@ -26,6 +26,7 @@ from starpullm.checks.memory import KEPT_AFTER_RUNTIMES, left_allocations
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import is_in_memory, limited_files
 from starpullm.checks.statements import Statements
+from starpullm.checks.threads import check_binding, threads_here
 from starpullm.checks.training import own_sequences
 from starpullm.data.generator import generate_checkpoint, generate_parameters, generate_tokens
 from starpullm.errors import (
@@ -313,14 +314,16 @@ class Scene:
         self.runtime = self._start(partition, scheduler)
 
     def end(self) -> None:
-        """Close all trainers."""
+        """Close all trainers; by then the runtime has made its threads."""
         for who in list(self._twins):
             self.close(who)
+        check_binding(self.said, self.runtime, self._threads)
 
     def __iter__(self) -> Iterator[Twin]:
         return iter(self._twins.values())
 
     def _start(self, partition: str, scheduler: str) -> Runtime:
+        self._threads = threads_here()
         if self._limit["memory_limit"]:
             try:
                 return Runtime(partition, scheduler, offload=self.folder, **self._limit)

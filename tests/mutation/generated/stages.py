@@ -225,7 +225,6 @@ class Workplace:
             "STARPULLM_LOCK": str(self._directory / "lock"),
             "STARPU_HOME": str(folder / "starpu"),
             "HOME": str(folder),
-            "HWLOC_SYNTHETIC": "numa:1 core:2 pu:1",
             "OMP_WAIT_POLICY": "passive",  # on a busy machine threads that spin wait for those that do not run
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONPATH": str(package),
