@@ -10,11 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from starpullm.checks.execution_order import INSIDE_BLOCK
 from starpullm.trace import AccessMode, Trace
 
 _OF_SUB_BATCH = re.compile(r"(?:activations|activation_grads|inputs|targets)\b[^#]*#(\d+)$")
-_INSIDE_BLOCK = re.compile(rf"(?:activations|activation_grads)/(?:{'|'.join(INSIDE_BLOCK)})(?!\w)|grads/\w+~")
 _OF_RANK = re.compile(r"activation_grads/losses/rank(\d+)$")
 """The sub-batches of a rank share this constant."""
 _OF_LAYER = re.compile(r"(?:params|m|v)/\w+(?:\[(\d+)\])?$")
@@ -61,28 +59,6 @@ def wrong_labels(trace: Trace, ranks: int = 1) -> Iterator[str]:
     for task in np.flatnonzero(late).tolist():
         time_ns = tasks["submit_ns"][task]
         yield f"{trace[task]}: submitted at {time_ns} ns, expected a time that is not before the last"
-
-
-def foreign_values(trace: Trace) -> Iterator[str]:
-    """Yield a sentence for each read of a value that a task of another block, or of another sub-batch, wrote last.
-
-    Compared are the tensors that only one block uses, which may share their memory with those of others: activations
-    and their gradients but residual3's, and gradients that are reused.
-    """
-    inside = {handle.id: handle.name for handle in trace.handles if _INSIDE_BLOCK.match(handle.name)}
-    tasks, accesses = trace.tasks, trace.accesses
-    owners = list(zip(tasks["layer"].tolist(), tasks["sub_batch"].tolist(), strict=True))
-    task_of = np.repeat(np.arange(len(tasks)), tasks["num_accesses"]).tolist()
-    written: dict[int, int] = {}
-    for task, handle, mode in zip(task_of, accesses["handle"].tolist(), accesses["mode"].tolist(), strict=True):
-        if handle not in inside:
-            continue
-        writer, compared = written.get(handle), 1 if inside[handle].startswith("grads") else 2
-        if mode != AccessMode.WRITE and writer is not None and owners[writer][:compared] != owners[task][:compared]:
-            of_other = f"expected one of its own block and sub-batch, found that of {trace[writer]}"
-            yield f"{trace[task]}: value of {inside[handle]}: {of_other}"
-        if mode != AccessMode.READ:
-            written[handle] = task
 
 
 def _labels_of_handle(name: str) -> tuple[int, int]:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starpullm.checks.labels import foreign_values
 from starpullm.checks.transfers import Sent, required_messages
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.models import MODELS
@@ -28,6 +27,7 @@ from starpullm.speed.limit import matmul_flops
 from starpullm.trainer import Trainer
 
 from .children import TWO_CORES, run_cli, run_function
+from .foreign_values import foreign_values
 
 TINY = MODELS["tiny"]
 LARGE = shipped_record("gpt2-124m").model

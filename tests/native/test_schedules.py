@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from starpullm.checks.labels import foreign_values
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.models import MODELS
 from starpullm.errors import InvalidArgumentError
@@ -25,6 +24,7 @@ from starpullm.schedules import Pass, Schedule, ahead
 from starpullm.trainer import Trainer
 
 from .children import run_function
+from .foreign_values import foreign_values
 
 TINY, GPT2 = MODELS["tiny"], MODELS["gpt2"]
 FOUR = replace(GPT2, num_layers=4)

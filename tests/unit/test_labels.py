@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from starpullm.checks.labels import foreign_values, wrong_labels
+from starpullm.checks.labels import wrong_labels
 from starpullm.trace import Trace
 
+from ..native.foreign_values import foreign_values
 from .traces import trace_of
 
 NAMES = (
