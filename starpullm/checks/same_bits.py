@@ -13,7 +13,7 @@ from starpullm.checks.check import Arrays, Check, Needs, Where, check
 from starpullm.checks.dependencies.observed_order import ObservedOrder
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Outcome, Result
-from starpullm.checks.training import STEPS, case_trainer, named_tensors, own_batch, trace_steps, traced_trainer
+from starpullm.checks.training import case_trainer, named_tensors, own_batch, trace_steps, traced_trainer
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.instruments import Instruments
 from starpullm.options import RuntimeConfiguration
@@ -89,24 +89,6 @@ class BitStability(SameBits):
             for number in range(2):
                 trainer.step(*own_batch(trainer, case.seed, number))
             return named_tensors(trainer, "grads")
-
-
-@check
-class LossesOfRanks(SameBits):
-    """Compare the mean losses of some steps between ranks, each of which computes them from all ranks' losses."""
-
-    family, unit = "reduction", "series of losses"
-    claim = "all ranks report the same losses"
-    fault = "ranks report different losses"
-    cannot_see = "a mistake that all ranks share"
-    needs = Needs(ranks=(2, None))
-
-    def run(self, place: Place, case: Case) -> Result:
-        """Train some steps."""
-        with case_trainer(place, case, keep_activations=False) as trainer:
-            losses = [trainer.step(*own_batch(trainer, case.seed, number)) for number in range(STEPS)]
-            of_ranks = place.runtime.comm.allgather(losses) if place.runtime.comm else [losses]
-        return self.together({f"rank {rank}": {"mean_loss": np.array(of)} for rank, of in enumerate(of_ranks)})
 
 
 @check

@@ -220,12 +220,12 @@ OVER_RANKS = """
 import os
 import pytest
 from starpullm.checks.cases import Case
-from starpullm.checks.same_bits import LossesOfRanks
+from starpullm.checks.learning import LossFalls
 
 def on_one_machine(place):
     machines = place.runtime.comm.allgather(os.environ["SLURMD_NODENAME"])
     assert machines == ["n1", "n1"], machines
-    return LossesOfRanks().run(place, Case("tiny", 1, "ordered"))
+    return LossFalls().run(place, Case("tiny", 1, "ordered"))
 
 @pytest.mark.starpullm_over_ranks
 def test_machines(starpullm_check):

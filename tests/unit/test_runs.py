@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starpullm.checks import recorded_run, references, training
+from starpullm.checks import recorded_run, references
 from starpullm.checks.cases import Case, find_record
 from starpullm.checks.dependencies.observed_order import ObservedOrder
 from starpullm.checks.place import Place, run_check
 from starpullm.checks.reduction import DenormalGradients, GradientBounds
 from starpullm.checks.result import Outcome
-from starpullm.checks.same_bits import LossesOfRanks
 from starpullm.checks.training import STEPS, checkpoint_in, named_tensors, new_trainer, own_batch
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError
@@ -173,31 +171,6 @@ def test_gradients_are_those_of_the_second_step(place: Place, faulty: object, tm
             trainer.step(*own_batch(trainer, 5, number))
         assert len(arrays.files) == 28
         assert np.array_equal(arrays["fcw[1]"], trainer.tensor("grads", "fcw", 1))
-
-
-def test_losses_of_one_rank_show_nothing(place: Place, faulty: object) -> None:
-    with pytest.raises(InvalidArgumentError, match="losses of ranks: nothing was compared"):
-        LossesOfRanks().run(place, CASE._replace(sub_batches=1))
-
-
-@pytest.mark.parametrize("ulps", [0, 1])
-def test_losses_of_ranks_are_compared_bit_for_bit(
-    tmp_path: Path, faulty: object, monkeypatch: pytest.MonkeyPatch, ulps: int
-) -> None:
-    class Ranks:
-        """Two ranks, the other of which has found one loss ``ulps`` off."""
-
-        def allgather(self, losses: list[np.float32]) -> list[list[np.float32]]:
-            other = list(losses)
-            for _ in range(ulps):
-                other[2] = np.nextafter(other[2], np.float32(0))
-            return [losses, other]
-
-    monkeypatch.setattr(training, "guarded", nullcontext)
-    place = Place(runtime(ranks=2, comm=Ranks()), tmp_path)
-    result = LossesOfRanks().run(place, CASE._replace(sub_batches=1))
-    assert (result.outcome is Outcome.PASSED, result.compared, result.measured) == (not ulps, 1, ulps)
-    assert [finding.sentence for finding in result.findings] == ["mean_loss of rank 1, compared with rank 0"] * ulps
 
 
 # ---- Very small numbers ----
