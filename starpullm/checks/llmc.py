@@ -53,7 +53,7 @@ class LlmcReference:
         """Name of the reference, for messages and reports."""
         return f"llm.c in {self.library}"
 
-    def expected_values(self, step: int, group: str, tensor: str, found: str = "") -> ExpectedValues:
+    def expected_values(self, step: int, group: str, tensor: str) -> ExpectedValues:
         """Run llm.c again up to a step and return a tensor's values."""
         with tempfile.TemporaryDirectory(prefix="starpullm-llmc-") as directory:
             path = Path(directory, "values.npy")

@@ -20,14 +20,14 @@ from starpullm.checks.references import (
     ExpectedValues,
     GoldenReference,
     Reference,
+    plain_model,
     record_trainer,
     why_not_comparable,
 )
 from starpullm.checks.result import MAX_LISTED, Finding, Result
 from starpullm.checks.training import own_sequences
 from starpullm.data.generator import generate_tokens
-from starpullm.files.checkpoint import read_checkpoint
-from starpullm.golden.plain import PlainModel, Settings, new_state
+from starpullm.golden.plain import PlainModel
 from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
 from starpullm.runtime import Runtime
 from starpullm.trace import TaskRecord
@@ -251,9 +251,7 @@ def _comparison(record: GoldenRecord, checkpoint: Path, trainer: Trainer, case: 
     if num_kept < trainer.sub_batches:
         comparison.found.kept = f", activations of the last {num_kept} of {trainer.sub_batches} sub-batches"
         if trainer.runtime.rank == 0:
-            state = new_state(record.model, read_checkpoint(checkpoint).parameters)
-            settings = Settings(record.learning_rate, (record.beta1, record.beta2), record.eps, record.weight_decay)
-            comparison.plain = PlainModel(record.model, state, record.batch_size, record.seq_len, settings)
+            comparison.plain = plain_model(record, checkpoint)
     return comparison
 
 
@@ -281,7 +279,7 @@ def _describe_first(record: GoldenRecord, reference: Reference, found: _Found, n
         bits = np.array(int(first.expected, 16), np.uint32)
         expected = ExpectedValues(bits.view(np.float32), "the record's")
     else:
-        expected = reference.expected_values(first.step, first.group, first.tensor, first.found)
+        expected = reference.expected_values(first.step, first.group, first.tensor)
     compared = None if expected.values is None else compare_bits(expected.values.reshape(values.shape), values)
     writers = sorted(found.writers.items(), key=lambda entry: entry[1].id)  # buffers with their last tasks
     if not first.group.startswith("activation"):

@@ -1,13 +1,10 @@
 """What a run is compared with, and where the expected values of a tensor come from when its bits differ.
 
-Records mostly hold digests. For values a child process trains again.
+Records hold digests. For values the plain sequential model trains.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -15,11 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from starpullm.checks.cases import LIGHT_PARAMETERS
 from starpullm.data.generator import generate_tokens
-from starpullm.errors import StarpullmError
+from starpullm.files.checkpoint import read_checkpoint
+from starpullm.files.model import num_parameters
+from starpullm.golden.plain import PlainModel, Settings, new_state
 from starpullm.golden.records import GoldenRecord, split_layer, tensor_digest
 from starpullm.machine import libm_fingerprint
-from starpullm.processes.children import Child
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
 from starpullm.schedules import number_of_pipelines
@@ -27,9 +26,6 @@ from starpullm.trainer import Trainer
 
 if TYPE_CHECKING:
     from starpullm.checks.llmc import LlmcReference
-
-RERUN_SECONDS = 300.0
-"""Time limit of a run that is repeated for its values; 15 times what the 124M model was measured to take."""
 
 
 @dataclass(frozen=True)
@@ -42,33 +38,31 @@ class ExpectedValues:
 
 @dataclass(frozen=True)
 class GoldenReference:
-    """A golden record, and its model, from which a run can be repeated."""
+    """A golden record, and its model, which the plain model can train."""
 
     record: GoldenRecord
     checkpoint: Path
     name: ClassVar[str] = "golden record"
 
-    def expected_values(self, step: int, group: str, tensor: str, found: str = "") -> ExpectedValues:
-        """Return the values of a tensor, named like ``qkvw[1]``, after a step, from 0.
+    def expected_values(self, step: int, group: str, tensor: str) -> ExpectedValues:
+        """Return the values of a tensor, named like ``qkvw[1]``, after a step, from 0: those of the plain model.
 
-        They are the record's or, if it has none, those of a run on 1x1 with ref kernels and the same digest. ``found``
-        is the digest that was found, for the message if the values aren't known.
+        There are none if its digest isn't the record's, or if the model has more than `LIGHT_PARAMETERS` parameters.
         """
-        digest = self.record.steps[step].digests[group][tensor]
-        values = self.record.raw_tensor(step, group, tensor)
-        if values is not None:
-            if tensor_digest(values) == digest:
-                return ExpectedValues(values, "the record's")
-            return ExpectedValues(None, f"{self.record.path}: its values have another digest than it says")
-        try:
-            values = _rerun(self.record, self.checkpoint, step, group, tensor)
-        except StarpullmError as error:
-            return ExpectedValues(None, f"a run on 1x1 with the ref kernels, for the values, failed: {error}")
-        again = tensor_digest(values)
-        if again == digest:
-            return ExpectedValues(values, "from a run on 1x1 with the ref kernels, which has the record's digest")
-        whose = "the digest that was found" if again == found else f"neither digest but {again}"
-        return ExpectedValues(None, f"the record has a digest only, and a run on 1x1 with the ref kernels has {whose}")
+        record = self.record
+        digest = record.steps[step].digests[group][tensor]
+        if num_parameters(record.model) > LIGHT_PARAMETERS:
+            return ExpectedValues(None, "the record has a digest only, and the model is large for the plain one")
+        report_phase("training the plain model")
+        model = plain_model(record, self.checkpoint)
+        for number in range(step + 1):
+            batch = generate_tokens(record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size)
+            model.step(*batch)
+        name, layer = split_layer(tensor)
+        values = model.tensor(group, name, layer)
+        if tensor_digest(values) != digest:
+            return ExpectedValues(None, "the record has a digest only, and the plain model has another one")
+        return ExpectedValues(values, "from the plain sequential model, which has the record's digest")
 
 
 Reference: TypeAlias = "GoldenReference | LlmcReference"
@@ -104,29 +98,8 @@ def record_trainer(
     )
 
 
-def _rerun(record: GoldenRecord, checkpoint: Path, step: int, group: str, tensor: str) -> NDArray[np.float32]:
-    """Train up to a step in a child process, on 1x1 with the ref kernels, and return one of its tensors."""
-    with tempfile.TemporaryDirectory(prefix="starpullm-rerun-") as directory:
-        path = Path(directory, "values.npy")
-        files = {"record": str(record.path), "checkpoint": str(checkpoint), "path": str(path)}
-        arguments = {**files, "step": step, "group": group, "tensor": tensor}
-        with Child("the run", _train_again, arguments, environment={"STARPULLM_SIMD": "ref"}) as child:
-            child.start(RERUN_SECONDS).result()
-        values: NDArray[np.float32] = np.load(path)
-        return values
-
-
-@contextmanager
-def _train_again(
-    comm: None, record: str, checkpoint: str, step: int, group: str, tensor: str, path: str
-) -> Iterator[tuple[None, Callable[[object], None]]]:
-    """Do what ``_rerun`` asks its child process for."""
-    golden = GoldenRecord.load(record)
-    name, layer = split_layer(tensor)
-    with Runtime("1x1") as runtime, record_trainer(runtime, golden, Path(checkpoint)) as trainer:
-        for number in range(step + 1):
-            batch = generate_tokens(golden.seed, number, golden.batch_size, golden.seq_len, golden.model.vocab_size)
-            trainer.step(*batch)
-            report_phase("training", number + 1)
-        np.save(path, trainer.tensor(group, name, layer))
-    yield None, lambda request: None
+def plain_model(record: GoldenRecord, checkpoint: Path) -> PlainModel:
+    """Return the plain model with a record's model and settings, before its first step."""
+    state = new_state(record.model, read_checkpoint(checkpoint).parameters)
+    settings = Settings(record.learning_rate, (record.beta1, record.beta2), record.eps, record.weight_decay)
+    return PlainModel(record.model, state, record.batch_size, record.seq_len, settings)

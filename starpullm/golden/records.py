@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.errors import FormatError, InvalidArgumentError
-from starpullm.files.arrays import DAMAGED_ARCHIVE
 from starpullm.files.header import StrPath
 from starpullm.files.json_reader import JsonNode, read_json
 from starpullm.files.model import INT64_MAX, UNLAYERED_PARAMETERS, ModelConfig, parameter_shapes
@@ -139,23 +138,6 @@ class GoldenRecord:
     def different_functions(self, fingerprint: Mapping[str, str]) -> tuple[str, ...]:
         """Return the libm functions whose bits aren't those of the record's libm; empty if results are comparable."""
         return tuple(name for name in LIBM_FUNCTIONS if fingerprint.get(name) != self.libm_fingerprint[name])
-
-    def raw_tensor(self, step: int, group: str, tensor: str) -> NDArray[np.float32] | None:
-        """Return the values of a tensor, by a name of `GoldenStep.digests`, or None if only its digest is known."""
-        arrays = self.path.with_suffix(".npz")
-        if not arrays.is_file():
-            return None
-        name, layer = split_layer(tensor)
-        key = f"{step}/{group}/{name}"
-        try:
-            # Opened here, because np.load doesn't close a file with a wrong format.
-            with arrays.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                if key not in archive:
-                    return None
-                array = np.asarray(archive[key], np.float32)
-                return array if layer is None else array[layer]
-        except (*DAMAGED_ARCHIVE, MemoryError) as error:
-            raise FormatError(f"{arrays}, array {key}: expected the values of {tensor}: {error}") from error
 
 
 def shipped_record(name: str) -> GoldenRecord:

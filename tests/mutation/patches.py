@@ -120,7 +120,7 @@ def read_patch(path: Path) -> Patch:
 
 def copy_sources(directory: Path) -> None:
     """Copy the checkout's sources that patches may change."""
-    others = shutil.ignore_patterns("__pycache__", "*.json", "*.npz")
+    others = shutil.ignore_patterns("__pycache__", "*.json")
     for part in SOURCES:
         shutil.copytree(CHECKOUT / part, directory / part, ignore=others)
 

@@ -114,7 +114,7 @@ def change_digests(content: dict[str, Any], *tensors: tuple[int, str, str]) -> N
 
 
 def test_parity_with_other_bits() -> None:
-    """A sum in another order has other bits. The expected values come from a run in the record's order."""
+    """A sum in another order has other bits. The expected values come from the plain model, in the record's order."""
     record = ODD
     options = ("--sub-batches", "3", "--reduction", "tree", "--partition", "2x1")
     run = run_cli("parity", record, *options, environment=TWO_CORES).check(1)
@@ -124,7 +124,7 @@ def test_parity_with_other_bits() -> None:
     assert re.fullmatch(r"  expected: 0x3a21a02c \(0\.000616\d+\)", lines[3])
     assert re.fullmatch(r"  found: 0x3a21a029 \(0\.000616\d+\), 3 ULP off", lines[4])
     assert lines[5].startswith("  elements by ULPs off: 1: 11, 2 to 3: 9, 4 to 7: 4, ")
-    assert lines[6] == "  expected values: from a run on 1x1 with the ref kernels, which has the record's digest"
+    assert lines[6] == "  expected values: from the plain sequential model, which has the record's digest"
     assert re.fullmatch(r"  written last by: gradient_add \(step 0, sub-batch 0\) on worker [01] of rank 0", lines[7])
     assert lines[8] == "  step 0, grads/lnfb"
     assert lines[-2].endswith("more lines")

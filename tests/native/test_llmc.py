@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from starpullm.checks.references import GoldenReference
 from starpullm.golden.records import shipped_record
 
 from .children import TWO_CORES, Finished, run_cli
@@ -46,7 +47,7 @@ def test_comparable_on_any_libm(llmc_stand_in: StandIn, tmp_path: Path) -> None:
     run_cli("parity", path, "--llmc-library", llmc_stand_in()).check()
 
 
-def test_other_bits_are_found_and_named(llmc_stand_in: StandIn) -> None:
+def test_other_bits_are_found_and_named(llmc_stand_in: StandIn, tiny_checkpoint: Path) -> None:
     """Two ULPs in one element of one gradient; what follows differs too; the golden record says who is off."""
     library = llmc_stand_in("OTHER_BITS")
     [result] = json.loads(parity(library, "--json").check(1).stdout)
@@ -57,7 +58,8 @@ def test_other_bits_are_found_and_named(llmc_stand_in: StandIn) -> None:
     rows = result["findings"][0]["rows"]
     assert (rows["first element"], result["facts"]["ulps_of_first"]) == ("14, [14]", 2)
     assert rows["differ"].startswith("1 of ")
-    ours = shipped_record("tiny").raw_tensor(0, "grads", "fcprojb[1]")
+    golden = GoldenReference(shipped_record("tiny"), tiny_checkpoint)
+    ours = golden.expected_values(0, "grads", "fcprojb[1]").values
     assert ours is not None
     assert rows["found"].startswith(f"0x{ours[14].view(np.uint32):08x} ")
     assert rows["expected values"].startswith(f"llm.c in {library}; ")

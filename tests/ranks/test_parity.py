@@ -62,7 +62,7 @@ def test_a_difference_names_the_rank_that_wrote_it() -> None:
     assert facts["first"] == first["sentence"] == "step 0, grads/lnfw"
     assert facts["ulps_of_first"] > 0
     rows = first["rows"]
-    assert rows["expected values"] == "from a run on 1x1 with the ref kernels, which has the record's digest"
+    assert rows["expected values"] == "from the plain sequential model, which has the record's digest"
     assert rows["written last by"] == "gradient_add (step 0, sub-batch 0) on worker 0 of rank 0"
 
 

@@ -208,7 +208,7 @@ class PlainTrainer:
 
 
 def write_record(directory: Path) -> tuple[GoldenRecord, Path]:
-    """Write a record of two steps of ``tiny``'s model with the values of the first one; return it and its checkpoint.
+    """Write a record of two steps of ``tiny``'s model; return it and its checkpoint.
 
     The plain model has made it, so it can be compared with beside any libm.
     """
@@ -221,19 +221,15 @@ def write_record(directory: Path) -> tuple[GoldenRecord, Path]:
     content["config"] |= {"name": "strict", "steps": steps}
     content["libm_fingerprint"], content["steps"] = tiny.libm_fingerprint, []
     content["tokens_sha256"] = generated_tokens_sha256(tiny.seed, steps, **sizes, vocab_size=tiny.model.vocab_size)
-    arrays: dict[str, Floats] = {}
     for number in range(steps):
         loss = trainer.step(*generate_tokens(tiny.seed, number, **sizes, vocab_size=tiny.model.vocab_size))
         groups: dict[str, Any] = {}
         for group in TENSOR_GROUPS:
             tensors: dict[str, Floats] = getattr(trainer.model, group)
             groups[group] = {name: tensor_digest(values) for name, values in tensors.items()}
-            if number == 0:
-                arrays |= {f"0/{group}/{name}": trainer.tensor(group, name) for name in trainer.tensor_names(group)}
         content["steps"].append({"mean_loss": float(loss), "mean_loss_bits": bits_of(loss), **groups})
     path = directory / "strict.json"
     path.write_text(json.dumps(content))
-    np.savez(path.with_suffix(".npz"), allow_pickle=False, **arrays)
     return GoldenRecord.load(path), checkpoint
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from starpullm.checks import llmc
 from starpullm.checks.llmc import LlmcReference, run_llmc
+from starpullm.checks.references import GoldenReference
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.golden.records import GoldenRecord
 
@@ -32,9 +33,9 @@ def with_digest(record: GoldenRecord, group: str, tensor: str, digest: str) -> G
 
 @pytest.fixture
 def values(strict: tuple[GoldenRecord, Path]) -> Floats:
-    found = strict[0].raw_tensor(0, "grads", "fcw[1]")
+    found = GoldenReference(*strict).expected_values(0, "grads", "fcw[1]").values
     assert found is not None
-    return found
+    return found.copy()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm.errors import FormatError, InvalidArgumentError
-from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.files.model import ModelConfig
 from starpullm.golden import records
 from starpullm.golden.records import (
     LIBM_FUNCTIONS,
@@ -24,7 +23,6 @@ from starpullm.golden.records import (
     TENSOR_GROUPS,
     THRESHOLD_RECORDS,
     GoldenRecord,
-    activation_shapes,
     libm_fingerprint,
     shipped_libm_fingerprint,
     shipped_record,
@@ -90,54 +88,6 @@ def test_names_are_in_the_files_order(content: Json, tiny: Path) -> None:
         for group in TENSOR_GROUPS:
             assert list(step.digests[group].items()) == list(raw[group].items())
         assert struct.pack(">f", step.mean_loss).hex() == step.mean_loss_bits
-
-
-def test_raw_tensors_have_the_digests() -> None:
-    """Tiny's arrays, of the first and the last step, are those of the digests."""
-    record = shipped_record("tiny")
-    for number, step in enumerate(record.steps):
-        for group, digests in step.digests.items():
-            for name, digest in digests.items():
-                array = record.raw_tensor(number, group, name)
-                if number == 1:
-                    assert array is None
-                else:
-                    assert array is not None
-                    assert tensor_digest(array) == digest
-    assert shipped_record("odd").raw_tensor(0, "grads", "wte") is None
-
-
-def test_shapes_are_those_of_the_raw_tensors() -> None:
-    """Parameters and activations have the shapes that the functions say."""
-    record = shipped_record("tiny")
-    shapes = parameter_shapes(record.model) | activation_shapes(record.model, record.batch_size, record.seq_len)
-    with np.load(record.path.with_suffix(".npz")) as archive:
-        assert len(archive.files) == 2 * (2 * 23 + 4 * 16)
-        for key in archive.files:
-            assert archive[key].shape == shapes[key.split("/")[2]]
-
-
-def test_raw_tensors_that_are_damaged(tmp_path: Path, tiny: Path) -> None:
-    """An array file that can't be read is named."""
-    path = Path(shutil.copy(tiny, tmp_path))
-    arrays = path.with_suffix(".npz")
-    arrays.write_bytes(tiny.with_suffix(".npz").read_bytes()[:1000])
-    with pytest.raises(FormatError, match=r"tiny\.npz, array 0/grads/wte"):
-        GoldenRecord.load(path).raw_tensor(0, "grads", "wte")
-    shutil.copy(tiny.with_suffix(".npz"), arrays)
-    with pytest.raises(FormatError, match=r"expected the values of qkvw\[2\]"):
-        GoldenRecord.load(path).raw_tensor(0, "grads", "qkvw[2]")
-    values: dict[str, Any] = {"0/grads/wte": np.zeros(1000, np.float32)}
-    np.savez_compressed(arrays, **values)
-    content = bytearray(arrays.read_bytes())
-    content[content.index(b"wte.npy") + len(b"wte.npy") + 20] = 0xFF
-    arrays.write_bytes(content)
-    with pytest.raises(FormatError, match="invalid"):
-        GoldenRecord.load(path).raw_tensor(0, "grads", "wte")
-    with arrays.open("wb") as file:
-        np.save(file, np.zeros(3))
-    with pytest.raises(FormatError, match=r"tiny\.npz, array 0/grads/wte"):
-        GoldenRecord.load(path).raw_tensor(0, "grads", "wte")
 
 
 # ---- What is refused ----
