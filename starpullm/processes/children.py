@@ -4,9 +4,9 @@ A child is one process, or the ranks of one job. It is stopped (SIGSTOP) wheneve
 idle StarPU workers poll and would take the cores from other children.
 
 A child runs a *service*: a context manager that prepares what the answers need, and yields a value for the parent and
-a function from a request to its reply. All of these are JSON values. The messages are lines of JSON on a Unix socket:
-the child sends the process numbers of its ranks, then the value, then a reply for each request. It ends when the
-parent closes the connection.
+a function from a request to its reply. All of these are JSON values, which are sent as messages on a Unix socket: the
+process numbers of the child's ranks, then the value, then a reply for each request. The child ends when the parent
+closes the connection.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import Any, NoReturn, Self, TextIO, TypeAlias
+from typing import Any, NoReturn, Self, TypeAlias
 
 import psutil
 
@@ -52,7 +53,6 @@ _END_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _CLOSED_SECONDS = 30.0  # for a job to end after its connection has closed: a rank fails, mpirun ends the others
 _STOP_SECONDS = 60.0  # for a job to be killed, with the stacks of its ranks before that
-_SOCKET_PATH_BYTES = 107  # Linux: sun_path has 108, with the zero at the end
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,7 @@ class Child:
         self._environment = environment or {}
         self._request_name = request_name
         self._processes: list[psutil.Process] = []
-        self._connection: socket.socket | None = None
-        self._received = b""
+        self._connection: Connection | None = None
         self._has_closed = False
         self._is_over = False
         self._ending: JobEnding | Exception | None = None
@@ -196,7 +195,9 @@ class Child:
     def start(self, time_limit: float = START_SECONDS) -> Reply:
         """Start the child, wait until its service is ready, and return the value that the service has yielded."""
         deadline = time.monotonic() + time_limit
-        with _socket_directory() as directory, socket.socket(socket.AF_UNIX) as listener:
+        # A socket's path has up to 107 bytes on Linux. Below TMPDIR, which mpirun sets in its ranks, it may be longer.
+        private = tempfile.TemporaryDirectory(prefix="starpullm-", dir="/tmp")
+        with private as directory, socket.socket(socket.AF_UNIX) as listener:
             address = str(Path(directory, "s"))
             listener.bind(address)
             listener.listen(1)
@@ -208,7 +209,7 @@ class Child:
             listener.settimeout(_POLL_SECONDS)
             while self._connection is None and not self.has_ended and time.monotonic() < deadline:
                 with suppress(TimeoutError):
-                    self._connection, _ = listener.accept()
+                    self._connection = Connection(listener.accept()[0].detach())
             self.pids = tuple(self._read(deadline) or ())
             for pid in self.pids:
                 with suppress(psutil.Error):
@@ -225,7 +226,7 @@ class Child:
         deadline = time.monotonic() + time_limit
         self._signal(signal.SIGCONT)
         with suppress(OSError):  # the child has crashed since its last reply: reading notices that too
-            self._connection.sendall(json.dumps(request).encode() + b"\n")
+            self._connection.send_bytes(json.dumps(request).encode())
         return self._reply(self._request_name, time_limit, deadline)
 
     def end(self) -> Lost | None:
@@ -276,23 +277,17 @@ class Child:
         """Return the next message; None if it doesn't come before the deadline, or the child has ended."""
         if self._connection is None:
             return None
-        while b"\n" not in self._received:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            self._connection.settimeout(left)
-            try:
-                part = self._connection.recv(1 << 16)
-            except TimeoutError:
-                return None
-            except OSError:  # a connection that has broken
-                part = b""
-            if not part:
-                self._has_closed = True
-                return None
-            self._received += part
-        line, _, self._received = self._received.partition(b"\n")
-        return json.loads(line)
+        # Ends the job at the deadline, also in the middle of a message.
+        limit = threading.Timer(max(deadline - time.monotonic(), 0), self._stop.set)
+        limit.start()
+        try:
+            message = self._connection.recv_bytes()
+        except (EOFError, OSError):  # a connection that has broken
+            self._has_closed = True
+            return None
+        finally:
+            limit.cancel()
+        return json.loads(message)
 
     def _lost(self, what: str, time_limit: float) -> Lost:
         """Return how the child ended; kill it if it hasn't."""
@@ -328,15 +323,6 @@ class Child:
                 process.send_signal(number)
 
 
-def _socket_directory() -> tempfile.TemporaryDirectory[str]:
-    """Return a directory for a socket; in /tmp if the path below TMPDIR were too long, as it is in mpirun's ranks."""
-    directory = tempfile.TemporaryDirectory(prefix="starpullm-")
-    if len(os.fsencode(directory.name)) + len("/s") <= _SOCKET_PATH_BYTES:
-        return directory
-    directory.cleanup()
-    return tempfile.TemporaryDirectory(prefix="starpullm-", dir="/tmp")
-
-
 def _oom_kills() -> int:
     """Return how many processes the kernel has killed for their memory since it was started; 0 if it doesn't say."""
     with suppress(OSError):
@@ -354,12 +340,11 @@ def _serve(service: Service, address: str, comm: Comm | None) -> None:
     """Answer requests until the parent closes the connection, which only rank 0 has."""
     pids = comm.gather(os.getpid()) if comm is not None else [os.getpid()]
     with ExitStack() as stack:
-        stream = stack.enter_context(_connected(address)) if pids else None
+        stream = stack.enter_context(Client(address)) if pids else None
 
         def send(message: object) -> None:
             if stream is not None:
-                stream.write(json.dumps(message) + "\n")
-                stream.flush()
+                stream.send_bytes(json.dumps(message).encode())
 
         send(pids)
         report_phase("starting")
@@ -372,21 +357,16 @@ def _serve(service: Service, address: str, comm: Comm | None) -> None:
         while True:
             report_phase("waiting for a request")  # before the reply, after which this process is stopped
             send(reply)
-            line = stream.readline() if stream is not None else ""
+            request = b""
+            if stream is not None:
+                with suppress(EOFError):
+                    request = stream.recv_bytes()
             if comm is not None:
                 meet(comm)  # the other ranks sleep until rank 0 has a request
-                line = comm.bcast(line)
-            if not line:
+                request = comm.bcast(request)
+            if not request:
                 return
-            reply = _attempt(comm, answer, json.loads(line))
-
-
-@contextmanager
-def _connected(address: str) -> Iterator[TextIO]:
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(address)
-        with connection.makefile("rw", encoding="utf-8", newline="\n") as stream:
-            yield stream
+            reply = _attempt(comm, answer, json.loads(request))
 
 
 def _attempt(comm: Comm | None, function: Callable[[Any], Any], argument: object) -> dict[str, Any]:

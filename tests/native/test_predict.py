@@ -26,8 +26,8 @@ from starpullm.runtime import Runtime
 from starpullm.speed.limit import matmul_flops
 from starpullm.trainer import Trainer
 
-from ..foreign_values import foreign_values
 from .children import TWO_CORES, run_cli, run_function
+from .foreign_values import foreign_values
 
 TINY = MODELS["tiny"]
 LARGE = shipped_record("gpt2-124m").model

@@ -23,8 +23,8 @@ from starpullm.runtime import Runtime
 from starpullm.schedules import Pass, Schedule, ahead
 from starpullm.trainer import Trainer
 
-from ..foreign_values import foreign_values
 from .children import run_function
+from .foreign_values import foreign_values
 
 TINY, GPT2 = MODELS["tiny"], MODELS["gpt2"]
 FOUR = replace(GPT2, num_layers=4)

@@ -9,7 +9,7 @@ import pytest
 from starpullm.checks.labels import wrong_labels
 from starpullm.trace import Trace
 
-from ..foreign_values import foreign_values
+from ..native.foreign_values import foreign_values
 from .traces import trace_of
 
 NAMES = (
