@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..mutants import Builder
@@ -16,7 +17,7 @@ from ..patches import PatchError
 from . import candidates, package
 from .candidates import VECTOR_FOLDER, Candidate, Stratum, shuffled
 from .results import Mutant, Results
-from .stages import STAGES, Outcome, Stage, Workplace, stages_of_package
+from .stages import OF_LIBRARY, STAGES, Outcome, Stage, Workplace, stages_of_package
 
 SOON = {
     VECTOR_FOLDER: ("quick", "kernels"),
@@ -123,7 +124,8 @@ class LibraryLaboratory(Laboratory):
 
     def _stages(self, candidate: Candidate, stratum: Stratum) -> Sequence[Stage]:
         soon = SOON.get(stratum.folder, ("quick",))
-        return sorted(STAGES, key=lambda stage: stage.name not in soon)
+        own = replace(STAGES[-1], files=(*STAGES[-1].files, *OF_LIBRARY.get(stratum.folder, ())))
+        return sorted([*STAGES[:-1], own], key=lambda stage: stage.name not in soon)
 
     def _try(self, stage: Stage, level: str | None, made: Path) -> Outcome:
         return self._workplace.try_mutant(stage, made / "libstarpullm.so", level)

@@ -55,9 +55,19 @@ STAGES = (
     Stage("project's tests", files=_OWN_TESTS),
 )
 """All but the last are the default suite, without the throughput tests that it skips, and its run on two ranks. The
-last is not the suite, which users have, but a part of the project's own tests."""
+last is not the suite, which users have, but a part of the project's own tests, to which a folder may add others."""
 
 SUITE = STAGES[:-1]
+
+OF_LIBRARY = {
+    "runtime": ("test_environment.py", "test_first_start.py", "../ranks/test_cores.py"),
+    "trace": ("test_trace.py",),
+    "io": ("test_fuzzing.py",),
+    "graph": ("test_schedules.py", "test_predict.py"),
+    "codelets": ("../ranks/test_transfers.py",),
+    "session": ("test_closed.py", "../ranks/test_training.py"),
+}
+"""By folder of the library, more of the project's own tests."""
 
 _OF_CHECKS = ("test_thresholds.py", "test_parity.py", "test_instruments.py", "test_children.py")
 
