@@ -30,7 +30,7 @@ struct object {
     off_t place;
     size_t bytes; /* of the place */
     uint64_t checksum;
-    struct object *next; /* among those that are free */
+    struct object *next; /* among those that are free, or have no place yet */
 };
 
 struct request {
@@ -52,7 +52,7 @@ static struct {
     pthread_cond_t changed; /* the queue, or done */
     struct request *first, **last;
     bool stopped;
-    struct object *free;
+    struct object *free, *unplaced;
     off_t end; /* of the places that were given */
     int shares;
     struct disk_share all; /* of them together; but for staying, ended ones count until the last has ended */
@@ -181,12 +181,15 @@ static void *allocate(void *base, size_t size)
     struct object **link = &disk.free;
     while (*link && (*link)->bytes != bytes)
         link = &(*link)->next;
+    if (!*link)
+        link = &disk.unplaced;
     struct object *object = *link;
-    if (object)
+    if (object) {
         *link = object->next;
-    else if ((object = calloc(1, sizeof *object))) {
-        *object = (struct object){.place = disk.end, .bytes = bytes};
-        disk.end += (off_t)bytes;
+        if (link == &disk.unplaced) {
+            *object = (struct object){.place = disk.end, .bytes = bytes};
+            disk.end += (off_t)bytes;
+        }
     }
     pthread_mutex_unlock(&disk.mutex);
     return object;
@@ -353,13 +356,19 @@ status disk_register(int64_t memory_limit)
     return STARPULLM_OK;
 }
 
+static void free_objects(struct object *first)
+{
+    for (struct object *next; first; first = next) {
+        next = first->next;
+        free(first);
+    }
+}
+
 static void forget_places(void)
 {
-    for (struct object *object = disk.free, *next; object; object = next) {
-        next = object->next;
-        free(object);
-    }
-    disk.free = NULL;
+    free_objects(disk.free);
+    free_objects(disk.unplaced);
+    disk.free = disk.unplaced = NULL;
     disk.end = 0;
 }
 
@@ -392,6 +401,28 @@ static int reserve_file(off_t from, off_t bytes)
     return (int64_t)(system.f_bavail * system.f_frsize) < bytes ? ENOSPC : 0;
 }
 
+static status reserve_objects(int64_t number)
+{
+    struct object *made = NULL;
+    for (int64_t i = 0; i < number; i++) {
+        struct object *object = malloc(sizeof *object);
+        if (!object) {
+            free_objects(made);
+            return out_of_memory("offload: places of %" PRId64 " data", number);
+        }
+        object->next = made;
+        made = object;
+    }
+    pthread_mutex_lock(&disk.mutex);
+    struct object **end = &made;
+    while (*end)
+        end = &(*end)->next;
+    *end = disk.unplaced;
+    disk.unplaced = made;
+    pthread_mutex_unlock(&disk.mutex);
+    return STARPULLM_OK;
+}
+
 static int64_t larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
@@ -400,7 +431,8 @@ static int64_t larger(int64_t a, int64_t b)
 struct disk_share disk_shared_with(const struct disk_share *share)
 {
     return (struct disk_share){disk.all.moving + share->moving, disk.all.staying + share->staying,
-                               larger(disk.all.task, share->task), larger(disk.all.datum, share->datum)};
+                               larger(disk.all.task, share->task), larger(disk.all.datum, share->datum),
+                               disk.all.number + share->number};
 }
 
 status disk_reserve(const struct disk_share *share)
@@ -408,6 +440,7 @@ status disk_reserve(const struct disk_share *share)
     const int error = reserve_file(disk.all.moving, share->moving);
     if (error)
         return file_error(error, "offload: %s: no room for %" PRId64 " bytes", disk.folder, share->moving);
+    TRY(reserve_objects(share->number));
     disk.shares++;
     disk.all = disk_shared_with(share);
     take_memory(share->staying);

@@ -27,6 +27,7 @@ struct disk_share {
     int64_t staying; /* all that stay in memory, within StarPU's limit */
     int64_t task;    /* those that move of the task that has most of them */
     int64_t datum;   /* the largest that moves */
+    int64_t number;  /* of the data. Their places take their memory now: StarPU may wait for ever for one that fails */
 };
 /* What this session and those that have a share now take together. */
 struct disk_share disk_shared_with(const struct disk_share *share);

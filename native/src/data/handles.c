@@ -239,7 +239,9 @@ status handles_describe(const struct handles *handles, int index, struct starpul
 
 struct disk_share handles_share(const struct handles *handles)
 {
-    return (struct disk_share){.moving = (int64_t)handles->total.moving, .staying = (int64_t)handles->total.staying};
+    const struct total *total = &handles->total;
+    return (struct disk_share){
+        .moving = (int64_t)total->moving, .staying = (int64_t)total->staying, .number = total->handles};
 }
 
 int handles_here(const struct handles *handles)
