@@ -20,6 +20,9 @@ from starpullm.speed.gate import Speed, compare_builds
 from starpullm.speed.worker import STEP
 from starpullm.speed.workload import Workload
 
+ROUNDS = 64
+"""The default number of the gate's rounds."""
+
 WARM_UP_STEPS = 2
 """Steps of each turn that aren't measured: the first touches fresh memory, the second has cold caches."""
 
