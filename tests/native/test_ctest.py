@@ -32,7 +32,7 @@ def run(*command: str) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def built() -> None:
-    with machine_lock():  # tests/mutation builds in the same directory
+    with machine_lock():  # nothing else runs or measures beside a build
         run("cmake", "--preset", "asan", "-DSTARPULLM_TESTS=ON", "-DSTARPULLM_WARNINGS_AS_ERRORS=ON")
         run("cmake", "--build", "--preset", "asan", "--parallel", "2")
 
