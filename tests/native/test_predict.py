@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,41 @@ def test_operations_and_messages_of_a_plan(reduction: str, ranks: int) -> None:
         sizes_to = np.bincount(work.rank[mine], work.bytes[mine]).tolist()
         sent.append(Sent(int(mine.sum()), {to: int(size) for to, size in enumerate(sizes_to) if size}))
     assert sent == required_messages(plan.trace, dict(enumerate(plan.owners.tolist())), ranks)
+
+
+def priority(name: str, layer: int, sub_batch: int, order: Sequence[str]) -> int:
+    """Return the priority of a task in a step with two sub-batches; `order` is that of the passes of stages."""
+    if name == "adamw_update":
+        return 1
+    if sub_batch < 0:
+        return 0
+    if not order:
+        return -1 if name == "matmul_backward_weight" and layer == 0 else 0
+    of_weights = name.endswith("backward_weight") or name == "encoder_backward"
+    kind = "weights" if of_weights else "backward" if "backward" in name else "forward"
+    return -1 - 2 * order.index(kind) - sub_batch
+
+
+@pytest.mark.parametrize(
+    ("options", "order"),
+    [
+        ({"ranks": 1}, ()),
+        ({"ranks": 2, "stages": 2}, ("backward", "weights", "forward")),
+        (
+            {"ranks": 2, "stages": 2, "schedule": "zero-bubble", "gradient_buffers": "block"},
+            ("backward", "forward", "weights"),
+        ),
+    ],
+)
+def test_priorities_of_a_plan(options: dict[str, Any], order: Sequence[str]) -> None:
+    """They are those of design.md; no result shows another one, only the time."""
+    trace = make_plan(TINY, batch_size=4, seq_len=8, sub_batches=2, reduction="ordered", **options).trace
+    columns = [trace.tasks[name].tolist() for name in ("operation", "layer", "sub_batch", "priority")]
+    tasks = {(trace.operations[operation], *others) for operation, *others in zip(*columns, strict=True)}
+    assert tasks == {
+        (name, layer, sub_batch, priority(name, layer, sub_batch, order)) for name, layer, sub_batch, _ in tasks
+    }
+    assert len({of[3] for of in tasks}) == (8 if order else 3)
 
 
 @pytest.mark.parametrize(("sub_batches", "sets", "ranks"), [(8, 1, 1), (8, 3, 1), (4, 2, 2)])

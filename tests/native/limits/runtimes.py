@@ -260,12 +260,13 @@ def _check_order(statements: Statements, checkpoint: Path) -> None:
     statements.allowed("closing it then", runtime.close)
     closed = "the runtime is closed, expected one that is running"
     session = structs.Handle("session")
-    for name, arguments in (
-        ("runtime_destroy", ()),
-        ("session_create", (structs.new("session_options"), session.address)),
+    for call, name, *arguments in (
+        (prototypes.call, "runtime_destroy"),
+        (prototypes.call, "session_create", structs.new("session_options"), session.address),
+        (prototypes.results, "runtime_offloaded"),
     ):
-        call = partial(prototypes.call, name, as_it_was, *arguments)
-        statements.refused(f"{name} of a closed runtime", StateError, closed, call)
+        calling = partial(call, name, as_it_was, *arguments)
+        statements.refused(f"{name} of a closed runtime", StateError, closed, calling)
     with Runtime("2x1") as another:
         opened = opening(another)
         sentence = "sessions are open on the runtime: 1, expected none: close them first"
