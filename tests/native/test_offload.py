@@ -6,6 +6,7 @@ The suite's check "offloading" compares bits.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -125,8 +126,13 @@ def test_the_smallest_limit_has_the_bits_of_none(checkpoint: Path, tmp_path: Pat
 # ---- The limit is kept ----
 
 
-def train_two(path: str, folder: str) -> tuple[int, int, bool]:
-    """Open a second trainer within the smallest limit of one, then two with that of both; return them, and the bits."""
+def train_two(path: str, folder: str) -> tuple[int, int, bool, list[int]]:
+    """Open a second trainer within the smallest limit of one, then two with that of both.
+
+    Returned are these limits, whether both have the same bits, and the bytes on the disk when none, one and both have
+    ended.
+    """
+    files = Path(folder)
     runtime: dict[str, Any] = {"partition": "2x1", "offload": folder, "memory_limit": "1M"}
     of_one = least_limit(path, runtime, {})
     runtime["memory_limit"] = of_one
@@ -135,19 +141,31 @@ def train_two(path: str, folder: str) -> tuple[int, int, bool]:
     found = LEAST.search(str(refused.value))
     assert found
     runtime["memory_limit"] = int(found[1])
-    with Runtime(**runtime) as started, Trainer(started, path, **SIZES) as one, Trainer(started, path, **SIZES) as two:
+    with Runtime(**runtime) as started:
+        one, two = (Trainer(started, path, **SIZES) for _ in range(2))
         for step in range(4):
             one.submit(*batch(step))
             two.submit(*batch(step))
-        return of_one, int(found[1]), bits_of(one) == bits_of(two)
+        is_equal = bits_of(one) == bits_of(two)
+        sizes = [size_on_disk(files)]
+        for trainer in (one, two):
+            trainer.close()
+            sizes.append(size_on_disk(files))
+        return of_one, int(found[1]), is_equal, sizes
+
+
+def size_on_disk(folder: Path) -> int:
+    return sum(os.fstat(file.fileno()).st_size for file in unnamed_files(folder))
 
 
 @pytest.mark.timeout(TIME_LIMIT)
 def test_two_trainers_share_a_limit(checkpoint: Path, tmp_path: Path) -> None:
-    """What stays in memory adds up; tasks of both would wait for ever."""
-    of_one, of_two, is_equal = run_function(train_two, checkpoint, tmp_path, environment=TWO_CORES)
+    """What stays in memory adds up; tasks of both would wait for ever. The last one's end gives the disk back."""
+    of_one, of_two, is_equal, sizes = run_function(train_two, checkpoint, tmp_path, environment=TWO_CORES)
     assert of_one < of_two < 2 * of_one
     assert is_equal
+    assert sizes[0] == sizes[1] > 0
+    assert sizes[2] == 0
 
 
 LARGE = ModelConfig(max_seq_len=128, vocab_size=4000, num_layers=3, num_heads=8, channels=512, padded_vocab_size=4000)
