@@ -62,7 +62,7 @@ def test_one_after_the_other(tmp_path: Path) -> None:
         stack.callback(os.close, folder)
         fcntl.flock(folder, fcntl.LOCK_EX)
         homes = [(first,), (first, first), (first, second), (second, first)]
-        begin = time.monotonic()  # a process that waits for itself, or for one that waits for it, needs longer
+        begin = time.monotonic()  # before any process waits: one that waits for its own lock does so for LOCK_SECONDS
         processes = [
             process for home in homes for process in starts(stack, dict(zip(VARIABLES, home, strict=False)), 1)
         ]

@@ -132,7 +132,6 @@ def train_two(path: str, folder: str) -> tuple[int, int, bool, list[int]]:
     Returned are these limits, whether both have the same bits, and the bytes on the disk when none, one and both have
     ended.
     """
-    files = Path(folder)
     runtime: dict[str, Any] = {"partition": "2x1", "offload": folder, "memory_limit": "1M"}
     of_one = least_limit(path, runtime, {})
     runtime["memory_limit"] = of_one
@@ -141,21 +140,20 @@ def train_two(path: str, folder: str) -> tuple[int, int, bool, list[int]]:
     found = LEAST.search(str(refused.value))
     assert found
     runtime["memory_limit"] = int(found[1])
-    with Runtime(**runtime) as started:
-        one, two = (Trainer(started, path, **SIZES) for _ in range(2))
+    with Runtime(**runtime) as started, Trainer(started, path, **SIZES) as one, Trainer(started, path, **SIZES) as two:
         for step in range(4):
             one.submit(*batch(step))
             two.submit(*batch(step))
         is_equal = bits_of(one) == bits_of(two)
-        sizes = [size_on_disk(files)]
+        sizes = [size_on_disk(folder)]
         for trainer in (one, two):
             trainer.close()
-            sizes.append(size_on_disk(files))
+            sizes.append(size_on_disk(folder))
         return of_one, int(found[1]), is_equal, sizes
 
 
-def size_on_disk(folder: Path) -> int:
-    return sum(os.fstat(file.fileno()).st_size for file in unnamed_files(folder))
+def size_on_disk(folder: str) -> int:
+    return sum(os.fstat(file.fileno()).st_size for file in unnamed_files(Path(folder)))
 
 
 @pytest.mark.timeout(TIME_LIMIT)
