@@ -129,8 +129,8 @@ def test_the_smallest_limit_has_the_bits_of_none(checkpoint: Path, tmp_path: Pat
 def train_two(path: str, folder: str) -> tuple[int, int, bool, list[int]]:
     """Open a second trainer within the smallest limit of one, then two with that of both.
 
-    Returned are these limits, whether both have the same bits, and the bytes on the disk when none, one and both have
-    ended.
+    Returned are these limits, whether both have the same bits, and the bytes on the disk: of the first trainer, then
+    beside it of others with other sizes, each when it has trained and when it has ended, and when all have ended.
     """
     runtime: dict[str, Any] = {"partition": "2x1", "offload": folder, "memory_limit": "1M"}
     of_one = least_limit(path, runtime, {})
@@ -139,31 +139,39 @@ def train_two(path: str, folder: str) -> tuple[int, int, bool, list[int]]:
         Trainer(one.runtime, path, **SIZES)
     found = LEAST.search(str(refused.value))
     assert found
-    runtime["memory_limit"] = int(found[1])
-    with Runtime(**runtime) as started, Trainer(started, path, **SIZES) as one, Trainer(started, path, **SIZES) as two:
-        for step in range(4):
-            one.submit(*batch(step))
-            two.submit(*batch(step))
-        is_equal = bits_of(one) == bits_of(two)
-        sizes = [size_on_disk(folder)]
-        for trainer in (one, two):
-            trainer.close()
-            sizes.append(size_on_disk(folder))
-        return of_one, int(found[1]), is_equal, sizes
+    runtime["memory_limit"] = int(found[1]) + (1 << 20)  # more data of a smaller batch stay
+    with Runtime(**runtime) as started:
+        with Trainer(started, path, **SIZES) as one:
+            one.submit(*batch(0))
+            sizes = [bytes_on_disk(folder)]
+            for step, batch_size in enumerate((1, SMALL.batch_size, 2, SMALL.batch_size), 1):
+                options = {**SIZES, "batch_size": batch_size}
+                with Trainer(started, path, **options) as other:
+                    other.step(*(tokens[:batch_size] for tokens in batch(0)))
+                    one.submit(*batch(step))
+                    sizes.append(bytes_on_disk(folder))
+                sizes.append(bytes_on_disk(folder))
+            with Trainer(started, path, **SIZES) as two:
+                for step in range(5):
+                    two.submit(*batch(step))
+                is_equal = bits_of(one) == bits_of(two)
+        return of_one, int(found[1]), is_equal, [*sizes, bytes_on_disk(folder)]
 
 
-def size_on_disk(folder: str) -> int:
-    return sum(os.fstat(file.fileno()).st_size for file in unnamed_files(Path(folder)))
+def bytes_on_disk(folder: str) -> int:
+    return sum(os.fstat(file.fileno()).st_blocks * 512 for file in unnamed_files(Path(folder)))
 
 
 @pytest.mark.timeout(TIME_LIMIT)
 def test_two_trainers_share_a_limit(checkpoint: Path, tmp_path: Path) -> None:
-    """What stays in memory adds up; tasks of both would wait for ever. The last one's end gives the disk back."""
+    """What stays in memory adds up; tasks of both would wait for ever. Each one's end gives its disk back."""
     of_one, of_two, is_equal, sizes = run_function(train_two, checkpoint, tmp_path, environment=TWO_CORES)
     assert of_one < of_two < 2 * of_one
     assert is_equal
-    assert sizes[0] == sizes[1] > 0
-    assert sizes[2] == 0
+    first, ended = sizes[0], sizes[2:-1:2]
+    assert all(first <= size < first + (1 << 16) for size in ended), sizes
+    assert all(size > first + (1 << 20) for size in sizes[1::2][:4]), sizes
+    assert sizes[-1] == 0
 
 
 LARGE = ModelConfig(max_seq_len=128, vocab_size=4000, num_layers=3, num_heads=8, channels=512, padded_vocab_size=4000)

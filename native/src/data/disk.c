@@ -53,9 +53,9 @@ static struct {
     struct request *first, **last;
     bool stopped;
     struct object *free, *unplaced;
-    off_t end; /* of the places that were given */
-    int shares;
-    struct disk_share all; /* of them together; but for staying, ended ones count until the last has ended */
+    off_t end;      /* of the places that were given */
+    off_t reserved; /* the file's room */
+    struct disk_share *shares;
     struct failure failure;
 } disk = {.descriptor = -1,
           .mutex = PTHREAD_MUTEX_INITIALIZER,
@@ -356,22 +356,6 @@ status disk_register(int64_t memory_limit)
     return STARPULLM_OK;
 }
 
-static void free_objects(struct object *first)
-{
-    for (struct object *next; first; first = next) {
-        next = first->next;
-        free(first);
-    }
-}
-
-static void forget_places(void)
-{
-    free_objects(disk.free);
-    free_objects(disk.unplaced);
-    disk.free = disk.unplaced = NULL;
-    disk.end = 0;
-}
-
 void disk_close(void)
 {
     if (disk.descriptor < 0)
@@ -383,7 +367,6 @@ void disk_close(void)
     while (disk.num_threads > 0)
         pthread_join(disk.threads[--disk.num_threads], NULL);
     take_over_allocation(false);
-    forget_places();
     close(disk.descriptor);
     disk.descriptor = -1;
 }
@@ -401,26 +384,30 @@ static int reserve_file(off_t from, off_t bytes)
     return (int64_t)(system.f_bavail * system.f_frsize) < bytes ? ENOSPC : 0;
 }
 
+static void free_unplaced(int64_t number)
+{
+    for (struct object *object; number > 0 && (object = disk.unplaced); number--) {
+        disk.unplaced = object->next;
+        free(object);
+    }
+}
+
+static void add_unplaced(struct object *object)
+{
+    object->next = disk.unplaced;
+    disk.unplaced = object;
+}
+
 static status reserve_objects(int64_t number)
 {
-    struct object *made = NULL;
-    for (int64_t i = 0; i < number; i++) {
-        struct object *object = malloc(sizeof *object);
-        if (!object) {
-            free_objects(made);
-            return out_of_memory("offload: places of %" PRId64 " data", number);
-        }
-        object->next = made;
-        made = object;
-    }
+    int64_t made = 0;
     pthread_mutex_lock(&disk.mutex);
-    struct object **end = &made;
-    while (*end)
-        end = &(*end)->next;
-    *end = disk.unplaced;
-    disk.unplaced = made;
+    for (struct object *object; made < number && (object = malloc(sizeof *object)); made++)
+        add_unplaced(object);
+    if (made < number)
+        free_unplaced(made);
     pthread_mutex_unlock(&disk.mutex);
-    return STARPULLM_OK;
+    return made < number ? out_of_memory("offload: places of %" PRId64 " data", number) : STARPULLM_OK;
 }
 
 static int64_t larger(int64_t a, int64_t b)
@@ -430,33 +417,68 @@ static int64_t larger(int64_t a, int64_t b)
 
 struct disk_share disk_shared_with(const struct disk_share *share)
 {
-    return (struct disk_share){disk.all.moving + share->moving, disk.all.staying + share->staying,
-                               larger(disk.all.task, share->task), larger(disk.all.datum, share->datum),
-                               disk.all.number + share->number};
+    struct disk_share all = *share;
+    for (const struct disk_share *other = disk.shares; other; other = other->next) {
+        all.moving += other->moving;
+        all.staying += other->staying;
+        all.task = larger(all.task, other->task);
+        all.datum = larger(all.datum, other->datum);
+        all.number += other->number;
+    }
+    return all;
 }
 
-status disk_reserve(const struct disk_share *share)
+status disk_reserve(struct disk_share *share)
 {
-    const int error = reserve_file(disk.all.moving, share->moving);
+    const int error = reserve_file(disk.reserved, share->moving);
     if (error)
         return file_error(error, "offload: %s: no room for %" PRId64 " bytes", disk.folder, share->moving);
     TRY(reserve_objects(share->number));
-    disk.shares++;
-    disk.all = disk_shared_with(share);
+    disk.reserved += share->moving;
+    share->next = disk.shares;
+    disk.shares = share;
     take_memory(share->staying);
     return STARPULLM_OK;
 }
 
-/* Sessions have places in any order, so the file is cut when the last one has ended. */
-void disk_give_back(const struct disk_share *share)
+/* All free places are given up, whatever their sizes, and the other sessions' data get new ones behind all others.
+ * Room for these is reserved again; if another program takes it first, a write fails later. */
+static void renew_places(const struct disk_share *ended)
 {
-    starpu_memory_deallocate(STARPU_MAIN_RAM, (size_t)share->staying);
-    disk.all.staying -= share->staying;
-    if (--disk.shares > 0)
+    pthread_mutex_lock(&disk.mutex);
+    off_t room = disk.reserved - disk.end - ended->moving;
+    for (struct object *object; (object = disk.free);) {
+        room += (off_t)object->bytes;
+        if (disk.shares) /* else the whole file is cut, which is faster */
+            (void)!fallocate(disk.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, object->place,
+                             (off_t)object->bytes);
+        disk.free = object->next;
+        add_unplaced(object);
+    }
+    free_unplaced(ended->number);
+    const off_t before = disk.reserved;
+    disk.reserved = disk.end + room;
+    if (disk.reserved < before)
+        (void)!ftruncate(disk.descriptor, disk.reserved);
+    else
+        (void)reserve_file(before, disk.reserved - before);
+    pthread_mutex_unlock(&disk.mutex);
+}
+
+void disk_give_back(struct disk_share *share)
+{
+    struct disk_share **link = &disk.shares;
+    while (*link && *link != share)
+        link = &(*link)->next;
+    if (!*link)
         return;
-    forget_places();
-    disk.all = (struct disk_share){0};
+    *link = share->next;
+    starpu_memory_deallocate(STARPU_MAIN_RAM, (size_t)share->staying);
+    renew_places(share);
+    if (disk.shares)
+        return;
     (void)!ftruncate(disk.descriptor, 0);
+    disk.end = disk.reserved = 0;
 }
 
 void disk_traffic(int64_t *written, int64_t *read)

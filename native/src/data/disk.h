@@ -28,11 +28,14 @@ struct disk_share {
     int64_t task;    /* those that move of the task that has most of them */
     int64_t datum;   /* the largest that moves */
     int64_t number;  /* of the data. Their places take their memory now: StarPU may wait for ever for one that fails */
+    struct disk_share *next; /* of another session */
 };
 /* What this session and those that have a share now take together. */
 struct disk_share disk_shared_with(const struct disk_share *share);
-status disk_reserve(const struct disk_share *share);
-void disk_give_back(const struct disk_share *share);
+/* Keeps the pointer until the share is given back. */
+status disk_reserve(struct disk_share *share);
+/* After the session's data have ended; nothing if the share isn't reserved. */
+void disk_give_back(struct disk_share *share);
 
 /* Bytes of whole pages so far. */
 void disk_traffic(int64_t *written, int64_t *read);

@@ -323,14 +323,13 @@ static status choose_fetches(struct starpullm_session *session, const struct wal
 static status prepare(struct starpullm_session *session, struct walk *walk)
 {
     const struct runtime_layout *layout = runtime_layout();
-    struct disk_share share = handles_share(session->handles);
+    session->share = handles_share(session->handles);
     TRY(walk_step(session, walk));
-    share.task = largest_task(session, walk);
-    share.datum = largest_datum(session);
-    const struct disk_share all = disk_shared_with(&share);
+    session->share.task = largest_task(session, walk);
+    session->share.datum = largest_datum(session);
+    const struct disk_share all = disk_shared_with(&session->share);
     TRY(check_limit(&all));
-    TRY(disk_reserve(&share));
-    session->on_disk = true;
+    TRY(disk_reserve(&session->share));
     const int64_t room = layout->memory_limit - all.staying;
     const bool ahead = layout->offload_plan == STARPULLM_OFFLOAD_AHEAD;
     session->plan.after = calloc(walk->num_accesses, sizeof *session->plan.after);

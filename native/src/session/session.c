@@ -143,10 +143,8 @@ void starpullm_session_destroy(starpullm_session *session)
     saving_destroy(session->saving);
     session_wait_all(session);
     instrument_destroy(session->instrument);
-    const struct disk_share share = session->on_disk ? handles_share(session->handles) : (struct disk_share){0};
     handles_destroy(session->handles);
-    if (session->on_disk)
-        disk_give_back(&share);
+    disk_give_back(&session->share);
     free(session->plan.after);
     free(session->plan.fetches.first);
     free(session->plan.fetches.data);

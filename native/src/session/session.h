@@ -27,7 +27,7 @@ struct starpullm_session {
     int64_t updates;          /* number of steps among them, and before the state that the session resumed from */
     bool blas;                /* a BLAS computes, or has computed, matmuls of its steps */
     bool broken;              /* a submission failed half way */
-    bool on_disk;             /* it has a share of the disk */
+    struct disk_share share;  /* of the disk; without a number if there is none */
     struct offload_plan plan; /* of its steps; without accesses if there is none */
     struct failure failure;   /* of a task */
     struct saving *saving;    /* of training states */

@@ -216,7 +216,7 @@ status starpullm_session_hold(starpullm_session *session)
     if (session->work.placement.ranks > 1)
         return invalid_state("hold: found %d ranks, expected one: transfers aren't tasks",
                              session->work.placement.ranks);
-    if (session->on_disk)
+    if (session->share.number)
         return invalid_state(
             "hold: found a runtime with offload, expected one without: StarPU has tasks of its own between them");
     if (session->instrument && (instrument_audit(session->instrument) || instrument_poisons(session->instrument)))
