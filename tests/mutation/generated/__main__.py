@@ -22,7 +22,7 @@ from .candidates import Stratum, strata, tool
 from .laboratories import Laboratory, LibraryLaboratory, PackageLaboratory, level_of
 from .package import FOLDERS
 from .results import Results
-from .stages import FILE_BYTES, STAGES, Workplace, limit_this_process, machine_of
+from .stages import STAGES, Workplace, limit_this_process, machine_of
 
 LANGUAGES: dict[str, type[Laboratory]] = {"c": LibraryLaboratory, "python": PackageLaboratory}
 """What mutants are made of: the native library, or the package."""
@@ -67,7 +67,7 @@ def main() -> None:
     path = options.resume or CHECKOUT / ".cache" / f"{name}.jsonl"
     if options.resume is None and path.exists():
         parser.error(f"{path} has results already: continue with --resume {path}, or remove it")
-    limit_this_process(FILE_BYTES[options.language])
+    limit_this_process()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM; --resume goes on"))
     with tempfile.TemporaryDirectory(prefix="starpullm-mutants-") as directory:
         with machine_lock():  # two at a time would write the same files

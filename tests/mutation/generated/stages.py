@@ -125,8 +125,8 @@ def stages_of_package(folder: str, module: str) -> list[Stage]:
 MEMORY_BYTES = 8 << 30
 """Address space of one process. The unchanged library needs less than 3 GiB of it, most of which is never touched."""
 
-FILE_BYTES = {"c": 256 << 20, "python": 4 << 30}
-"""The largest file with a mutant of a language; tests of the package have sparse files of more than 2 GiB."""
+FILE_BYTES = 4 << 30
+"""The largest file; the project's tests have sparse ones of more than 2 GiB."""
 
 _CHECK_SECONDS = 60
 """For one check."""
@@ -158,11 +158,11 @@ TIMED = "handle_reuse"
 """A test that compares times. On a busy machine it can fail without a defect."""
 
 
-def limit_this_process(file_bytes: int) -> None:
+def limit_this_process() -> None:
     """Limit memory and the size of files for this process and all that it starts, so that a mutant harms nobody."""
     for kind, limit in (
         (resource.RLIMIT_AS, MEMORY_BYTES),
-        (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_FSIZE, FILE_BYTES),
         (resource.RLIMIT_CORE, 0),
     ):
         _, hard = resource.getrlimit(kind)
