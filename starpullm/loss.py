@@ -11,6 +11,8 @@ from starpullm.processes.progress import report_phase
 class Loss:
     """The mean loss of a submitted step, which is known when the step's tasks have run."""
 
+    _handle = structs.Handle("loss")  # of one whose __init__ was interrupted
+
     def __init__(self, handle: structs.Handle, step: int | None = None) -> None:
         self._handle = handle
         self._step = step  # None: of no step
