@@ -74,6 +74,15 @@ EXPORTED int starpu_task_submit(void *task)
     return ((submission *)find("/libstarpu-", "starpu_task_submit"))(task);
 }
 
+typedef int access(void *data, int node, int mode, void (*ready)(void *), void *argument);
+
+EXPORTED int starpu_data_acquire_on_node_cb(void *data, int node, int mode, void (*ready)(void *), void *argument)
+{
+    if (refused(CALLER, false))
+        return -EDEADLK;
+    return ((access *)find("/libstarpu-", "starpu_data_acquire_on_node_cb"))(data, node, mode, ready, argument);
+}
+
 typedef int message(void *data, int rank, int64_t tag, void *communicator, void (*done)(void *), void *argument);
 
 EXPORTED int starpu_mpi_isend_detached(void *data, int rank, int64_t tag, void *communicator, void (*done)(void *),

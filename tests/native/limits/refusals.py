@@ -11,6 +11,7 @@ from starpullm.checks.place import Place, Workplace
 from starpullm.checks.result import Result
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import RuntimeFailureError, StateError
+from starpullm.instruments import Instruments
 from starpullm.runtime import Runtime
 
 from .options import TINY
@@ -24,6 +25,9 @@ _OPTIONS = {"sub_batches": 2, "keep_activations": False, "trace": True}
 _SEED = 1
 _ERROR = -19
 """-ENODEV, which StarPU returns where no worker can run a task."""
+
+_ERROR_OF_READ = -35
+"""-EDEADLK, which StarPU returns to a task that would wait."""
 
 
 def refused_tasks(workplace: Workplace) -> Result:
@@ -41,6 +45,7 @@ def refused_tasks(workplace: Workplace) -> Result:
             for held in (False, True):
                 _refuse(statements, place, number, operations[number - 1], held=held)
         _refuse_hold(statements, place)
+        _refuse_saves(statements, place)
         _, again = _whole_step(place)
         statements.equal("loss of a step after these", loss, again)
     return statements.result()
@@ -80,20 +85,45 @@ def _refuse(statements: Statements, place: Place, number: int, operation: str, *
 
 
 def _refuse_hold(statements: Statements, place: Place) -> None:
+    slow = Instruments(max_delay_us=1000)
     allocations.start()
-    with new_trainer(place, TINY, **_OPTIONS) as trainer:
+    with new_trainer(place, TINY, **_OPTIONS, instruments=slow) as trainer:
         observer, batch = Observer(trainer), own_batch(trainer, _SEED, 0)
         refuse_call(1)
         sentence = f"StarPU refused the task that holds others back (error {_ERROR})"
         statements.refused("a hold", RuntimeFailureError, sentence, observer.hold)
-        statements.allowed("a step after a refused hold", partial(trainer.step, *batch))
-        observer.hold()
+        before = trainer.submit(*batch)
+        statements.allowed("a hold after a refused one", observer.hold)
+        statements.equal("a hold: whether the step before it has ended", True, before.ready)
         loss = trainer.submit(*batch)
         refuse_call(1)
         statements.allowed("a release", observer.release)
         statements.equal("a release: calls that may be refused", 1, refuse_call(0))
         trainer.wait()
         statements.equal("a released step: whether its loss is known after a wait", True, loss.ready)
-        del loss
+        del before, loss
     allocations.stop()
     statements.equal("a hold: what is left", "", left_allocations())
+
+
+def _refuse_saves(statements: Statements, place: Place) -> None:
+    whole, refused = place.directory / "whole", place.directory / "refused"
+    allocations.start()
+    with new_trainer(place, TINY, **_OPTIONS) as trainer:
+        trainer.step(*own_batch(trainer, _SEED, 0))
+        refuse_call(_MANY)
+        trainer.save_state(whole)
+        trainer.wait_saved()
+        reads = _MANY - refuse_call(0)
+        for number in (1, reads // 2, reads):
+            what = f"read {number} of a save"
+            refuse_call(number)
+            sentence = f"*: StarPU refused access from the application (error {_ERROR_OF_READ})"
+            statements.refused(what, RuntimeFailureError, sentence, partial(trainer.save_state, refused))
+            statements.allowed(f"{what}: waiting for its end", trainer.wait_saved)
+            statements.equal(f"{what}: what is left", [".lock"], [path.name for path in refused.iterdir()])
+        statements.allowed("a save after refused ones", partial(trainer.save_state, refused))
+    states = [sorted(path.name for path in folder.iterdir()) for folder in (whole, refused)]
+    statements.equal("the states of both folders", *states)
+    allocations.stop()
+    statements.equal("saves: what is left", "", left_allocations())

@@ -1,4 +1,4 @@
-"""Lets StarPU refuse one of the tasks and messages that libstarpullm submits, in a process made for it.
+"""Lets StarPU refuse one of the calls with which libstarpullm submits, in a process made for it.
 
 The fixture `refusing_library` compiles the library that has to be preloaded; native/tests/preload/refusals.h describes
 it.
@@ -10,7 +10,7 @@ import ctypes
 
 
 def refuse_call(number: int) -> int:
-    """Let StarPU refuse the ``number``-th of the next tasks and messages, from 1; 0: none.
+    """Let StarPU refuse the ``number``-th of the next tasks, messages and reads of a saved state, from 1; 0: none.
 
     Return how many more of them would have led to the one that was chosen before; 0: it was refused, or none was.
     """
