@@ -64,6 +64,7 @@ OF_LIBRARY = {
     "trace": ("test_trace.py",),
     "io": ("test_fuzzing.py",),
     "graph": ("test_schedules.py", "test_predict.py"),
+    "data": ("test_schedules.py",),
     "codelets": ("../ranks/test_transfers.py",),
     "session": ("test_closed.py", "../ranks/test_training.py"),
 }
