@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ import pytest
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.processes.children import Answered, Child, Hung, Lost, Raised, find_function, location_of
-from starpullm.processes.endings import Crashed
+from starpullm.processes.endings import Completed, Crashed
 from starpullm.processes.progress import report_phase
 
 TIME_LIMIT = 60.0
@@ -38,6 +39,7 @@ def calculator(comm: None, start: int) -> Iterator[tuple[str, Callable[[Any], in
                 "refuse": refuse,
                 "stumble": stumble,
                 "abort": os.abort,
+                "leave": partial(os._exit, 0),
             }
             failures[request]()
             return 0
@@ -104,6 +106,13 @@ def test_a_crash(child: Child) -> None:
     with pytest.raises(RuntimeFailureError, match="phase answering abort"):
         lost.result()
     assert isinstance(child.ask(1, TIME_LIMIT), Lost)
+
+
+def test_a_child_that_leaves_without_an_answer(child: Child) -> None:
+    lost = child.ask("leave", TIME_LIMIT)
+    assert isinstance(lost, Lost)
+    assert isinstance(lost.ending, Completed)
+    assert lost.text.startswith("calculator: ended before the request had ended: exit status 0, ")
 
 
 def test_what_a_child_has_started_ends_with_it() -> None:
