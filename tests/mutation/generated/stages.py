@@ -74,7 +74,7 @@ _OF_CHECKS = ("test_thresholds.py", "test_parity.py", "test_instruments.py", "te
 
 OF_PACKAGE = {
     "top level, binding": ("test_trainer.py", "test_library.py", "test_bad_input.py", "test_environment.py"),
-    "checks": _OF_CHECKS,
+    "checks": (*_OF_CHECKS, "test_llmc.py"),
     "checks/dependencies": _OF_CHECKS,
     "checks/kernels": ("test_libm.py", "test_thresholds.py"),
     "probe": ("../probe",),
