@@ -85,6 +85,9 @@ void gpt2_build_from_checkpoint(struct model *model, const char *path)
                                       C,
                                       C};
     memcpy(model->param_sizes, sizes, sizeof sizes);
+#ifdef STAND_IN_OTHER_SIZES
+    model->param_sizes[1]++;
+#endif
     model->params_memory = allocate(&model->params, sizes, PARAMETERS, &model->num_parameters);
     if (fread(model->params_memory, sizeof(float), model->num_parameters, file) != model->num_parameters)
         exit(EXIT_FAILURE);

@@ -73,6 +73,7 @@ def test_other_bits_are_found_and_named(llmc_stand_in: StandIn, tiny_checkpoint:
     [
         (("WITHOUT_UPDATE",), ("found no gpt2_update", "expected llm.c's functions")),
         (("OTHER_CONFIG",), ("isn't laid out like llm.c's: config.max_seq_len: found 61, expected 16",)),
+        (("OTHER_SIZES",), ("param_sizes[1]: found 257, expected 256",)),
         (("LONGER",), ("memory behind the struct: found written to, expected untouched",)),
         (("OTHER_VALUES",), ("params.ln2b: found others, expected the checkpoint's values",)),
         (("OTHER_LOSS",), ("mean_loss: found 8.", "as the losses are")),
