@@ -109,7 +109,7 @@ def schedule_of(
 def waits_of(trace: Trace, work: Work, schedule: Schedule) -> dict[str, float]:
     """Return what the last chain of nodes waits for; see `Prediction`."""
     waits = Counter[str]()
-    node = int(np.argmax(schedule.end)) if len(schedule.end) else -1
+    node = int(np.argmax(schedule.end))
     while node >= 0:
         before = int(schedule.before[node])
         begin = int(schedule.end[before]) if before >= 0 else 0
