@@ -47,10 +47,8 @@ class Loss:
         return f"<Loss {self._value}>" if self._value is not None else "<Loss, not read yet>"
 
     def _release(self) -> None:
-        # Cleared before it is destroyed, so that an interrupt leaks the loss instead of destroying it twice.
-        handle, self._handle = self._handle, structs.Handle("loss")
-        if handle:
-            prototypes.call("loss_destroy", handle)
+        if self._handle:
+            prototypes.call("loss_destroy", self._handle.address)
 
     def __del__(self) -> None:
         self._release()

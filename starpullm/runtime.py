@@ -138,15 +138,16 @@ class Runtime(Resource):
             )
         self.drops = offload is not None and offload_plan == OFFLOAD_PLANS[0]
         """Whether gradients and activations are dropped after their last use, without ``keep_activations``."""
-        prototypes.call("runtime_create", options, self._handle.address)
-        if self.comm:
-            self._blocks = CommonBlocks(self.comm)
-        workers = self.partition.workers
-        self.most_workers = max(self.comm.allgather(workers)) if self.comm else workers
-        """Of the ranks, whose partitions may differ."""
-        blas = prototypes.text(prototypes.call("blas"))
-        self.matmul = f"blas ({blas})" if blas else "strict"
-        """What computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the BLAS's own description."""
+        with self._creating():
+            prototypes.call("runtime_create", options, self._handle.address)
+            if self.comm:
+                self._blocks = CommonBlocks(self.comm)
+            workers = self.partition.workers
+            self.most_workers = max(self.comm.allgather(workers)) if self.comm else workers
+            """Of the ranks, whose partitions may differ."""
+            blas = prototypes.text(prototypes.call("blas"))
+            self.matmul = f"blas ({blas})" if blas else "strict"
+            """What computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the BLAS's own description."""
 
     def offloaded(self) -> Offloaded:
         """Return how many bytes have moved to the disk and from it so far; 0 without ``offload``.
@@ -159,7 +160,7 @@ class Runtime(Resource):
         return Offloaded(*prototypes.results("runtime_offloaded", self._handle))
 
     def _destroy(self) -> None:
-        prototypes.call("runtime_destroy", self._handle)
+        prototypes.call("runtime_destroy", self._handle.address)
         if self._blocks is not None:
             self._blocks.free()
 

@@ -179,14 +179,15 @@ class Trainer(Resource):
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
         self.reduction, self.learning_rate = reduction, learning_rate
         self.pipelines = number_of_pipelines(runtime.ranks, stages)
-        prototypes.call("session_create", runtime._handle, options, self._handle.address)
-        run = secrets.randbits(64)  # distinguishes the states of two runs
-        self._run = runtime.comm.bcast(run) if runtime.comm else run
-        (config,) = prototypes.results("session_config", self._handle)
-        self.config = model_config(config)
-        self._last_step = 0 if resume is None else training_state(resume).step
-        self._tensors = TensorTable(self._handle)
-        report_phase("after loading the model", self._last_step)
+        with self._creating():
+            prototypes.call("session_create", runtime._handle, options, self._handle.address)
+            run = secrets.randbits(64)  # distinguishes the states of two runs
+            self._run = runtime.comm.bcast(run) if runtime.comm else run
+            (config,) = prototypes.results("session_config", self._handle)
+            self.config = model_config(config)
+            self._last_step = 0 if resume is None else training_state(resume).step
+            self._tensors = TensorTable(self._handle)
+            report_phase("after loading the model", self._last_step)
 
     def submit(self, inputs: ArrayLike, targets: ArrayLike, *, learning_rate: float | None = None) -> Loss:
         """Submit one step (forward, backward, update) and return without waiting for it.
@@ -461,12 +462,10 @@ class Trainer(Resource):
         return self.runtime
 
     def _destroy(self) -> None:
-        # Cleared first, so that an interrupt leaks the session instead of destroying it twice.
-        handle, self._handle = self._handle, structs.Handle("session")
         try:
-            prototypes.call("session_wait_saved", handle)
+            prototypes.call("session_wait_saved", self._handle)
         finally:
-            prototypes.call("session_destroy", handle)
+            prototypes.call("session_destroy", self._handle.address)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"

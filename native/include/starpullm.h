@@ -18,7 +18,7 @@ extern "C" {
 #define STARPULLM_API __attribute__((visibility("default")))
 
 /* Raised whenever a struct or a function of this header changes its meaning. */
-#define STARPULLM_ABI_VERSION 7
+#define STARPULLM_ABI_VERSION 8
 
 enum starpullm_status {
     STARPULLM_OK = 0,
@@ -120,8 +120,8 @@ STARPULLM_API enum starpullm_status starpullm_runtime_create(const struct starpu
 /* The BLAS that computes the matmuls: file, name, version; "" if there is none. */
 STARPULLM_API const char *starpullm_blas(void);
 
-/* STARPULLM_INVALID_STATE while sessions are open on it. */
-STARPULLM_API enum starpullm_status starpullm_runtime_destroy(starpullm_runtime *runtime);
+/* Makes *runtime NULL. STARPULLM_INVALID_STATE while sessions are open on it; then it stays as it is. */
+STARPULLM_API enum starpullm_status starpullm_runtime_destroy(starpullm_runtime **runtime);
 
 /* The bytes that have moved to the disk and from it so far; 0 without offload. */
 STARPULLM_API enum starpullm_status starpullm_runtime_offloaded(const starpullm_runtime *runtime, int64_t *written,
@@ -199,9 +199,9 @@ STARPULLM_API enum starpullm_status starpullm_session_create(starpullm_runtime *
                                                              const struct starpullm_session_options *options,
                                                              starpullm_session **session);
 
-/* Waits for what was submitted, and frees everything but the losses that the caller still has. It can't report that the
- * last save failed: ask starpullm_session_wait_saved() before. */
-STARPULLM_API void starpullm_session_destroy(starpullm_session *session);
+/* Waits for what was submitted, and frees everything but the losses that the caller still has; makes *session NULL. It
+ * can't report that the last save failed: ask starpullm_session_wait_saved() before. */
+STARPULLM_API void starpullm_session_destroy(starpullm_session **session);
 
 STARPULLM_API enum starpullm_status starpullm_session_config(const starpullm_session *session,
                                                              struct starpullm_model_config *config);
@@ -210,7 +210,7 @@ STARPULLM_API enum starpullm_status starpullm_session_config(const starpullm_ses
 typedef struct starpullm_loss starpullm_loss;
 STARPULLM_API enum starpullm_status starpullm_loss_wait(starpullm_loss *loss, float *value);
 STARPULLM_API int starpullm_loss_ready(const starpullm_loss *loss);
-STARPULLM_API void starpullm_loss_destroy(starpullm_loss *loss);
+STARPULLM_API void starpullm_loss_destroy(starpullm_loss **loss); /* makes *loss NULL */
 
 /* Submits forward, backward and update of one batch, and returns before they are done. Waits only while steps_in_flight
  * submissions are unfinished. Tokens are checked and copied first: if one is invalid, nothing has changed.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from starpullm.binding.structs import Handle
+from starpullm.errors import StateError
 
 if TYPE_CHECKING:
     from starpullm.runtime import Runtime
@@ -24,7 +27,7 @@ class Resource(ABC):
 
     @abstractmethod
     def _destroy(self) -> None:
-        """Destroy the handle's object in the native library."""
+        """Destroy the handle's object in the native library, which makes the handle NULL."""
 
     @property
     def closed(self) -> bool:
@@ -39,7 +42,18 @@ class Resource(ABC):
         """
         if self._handle:
             self._destroy()
-            self._handle.forget()
+
+    @contextmanager
+    def _creating(self) -> Iterator[None]:
+        """Close what the library has created if an interrupt leaves the rest of ``__init__``, as ``with`` would do."""
+        try:
+            yield
+        except BaseException:
+            runtime = self._own_runtime
+            if not self._handle or (runtime.comm and not runtime._blocks):  # the other ranks may not know of it
+                raise
+            with self:
+                raise
 
     @property
     @abstractmethod
@@ -56,7 +70,11 @@ class Resource(ABC):
     ) -> None:
         if self._own_runtime._blocks is not None:
             self._own_runtime._blocks.leave(error)  # closing waits for the other ranks
-        self.close()
+        try:
+            self.close()
+        except StateError:  # trainers are open
+            if error is None:
+                raise
 
     def __del__(self) -> None:
         # What is dropped without close() would keep the runtime from closing, or this process from starting another.

@@ -62,10 +62,6 @@ class Handle:
         """Its type's name without the prefix ``starpullm_``."""
         self._pointer = c_void_p()
 
-    def forget(self) -> None:
-        """Mark it as closed."""
-        self._pointer = c_void_p()
-
     def __bool__(self) -> bool:
         return bool(self._pointer)
 
@@ -81,5 +77,5 @@ class Handle:
 
     @property
     def address(self) -> Any:
-        """The address to which C writes the pointer."""
+        """The address to which C writes the pointer, or NULL when it destroys the object."""
         return ctypes.byref(self._pointer)

@@ -12,7 +12,8 @@ import resource
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -360,10 +361,10 @@ def test_a_program_that_closes_nothing_ends(tiny_checkpoint: Path) -> None:
     assert loss == repr(np.float32(TINY.steps[0].mean_loss))
 
 
-def interrupt_submissions(checkpoint: str) -> dict[str, int]:
-    """Interrupt submissions at many moments, and count the exceptions (or none) with which they ended.
+def interrupted(act: Callable[[], object], delays: Iterable[float]) -> dict[str, int]:
+    """Interrupt an action after each of these delays (s), and count the exceptions (or none) with which it ended.
 
-    Python ignores one in a destructor.
+    Python ignores one in a destructor, and warns of a file that an interrupt leaves between ``open`` and ``with``.
     """
 
     def interrupt(number: int, frame: object) -> None:
@@ -372,24 +373,46 @@ def interrupt_submissions(checkpoint: str) -> dict[str, int]:
     signal.signal(signal.SIGALRM, interrupt)
     endings: Counter[str] = Counter()
     sys.unraisablehook = lambda ignored: endings.update([f"ignored {ignored.exc_type.__name__}"])
-    inputs, targets = batch()
-    with tiny_trainer("1x1", checkpoint) as trainer:
-        for number in range(400):
+    for delay in delays:
+        with suppress(KeyboardInterrupt):  # after the action
             try:
-                signal.setitimer(signal.ITIMER_REAL, 5e-4 + 3e-6 * number)
-                for _ in range(100):
-                    trainer.submit(inputs, targets)
+                signal.setitimer(signal.ITIMER_REAL, delay)
+                act()
                 endings["none"] += 1
             except BaseException as error:
                 endings[type(error).__name__] += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    return endings
+
+
+def interrupt_submissions(checkpoint: str) -> dict[str, int]:
+    inputs, targets = batch()
+    with tiny_trainer("1x1", checkpoint) as trainer:
+
+        def submit() -> None:
+            for _ in range(100):
+                trainer.submit(inputs, targets)
+
+        endings = interrupted(submit, np.linspace(0.5e-3, 1.7e-3, 400))
         assert np.isfinite(trainer.step(inputs, targets))
     return endings
 
 
-def test_an_interrupt_arrives_as_one(tiny_checkpoint: Path) -> None:
-    """An interrupt at any moment of a call raises KeyboardInterrupt, and the trainer stays usable."""
-    endings = run_function(interrupt_submissions, tiny_checkpoint)
-    assert endings.keys() <= {"KeyboardInterrupt", "none", "ignored KeyboardInterrupt"}
+def interrupt_creations(checkpoint: str) -> dict[str, int]:
+    def create() -> None:
+        with Runtime() as runtime:
+            for _ in range(50):
+                with Trainer(runtime, checkpoint, batch_size=B, seq_len=T):
+                    pass
+
+    return interrupted(create, np.linspace(0.001, 0.06, 100))
+
+
+@pytest.mark.parametrize("interrupt", [interrupt_submissions, interrupt_creations])
+def test_an_interrupt_arrives_as_one(tiny_checkpoint: Path, interrupt: Callable[[str], dict[str, int]]) -> None:
+    """An interrupt at any moment raises KeyboardInterrupt; what is open stays usable, or is closed by its block."""
+    endings = run_function(interrupt, tiny_checkpoint)
+    assert endings.keys() <= {"KeyboardInterrupt", "none", "ignored KeyboardInterrupt", "ignored ResourceWarning"}
     assert endings["KeyboardInterrupt"] > 0
 
 

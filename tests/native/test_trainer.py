@@ -244,3 +244,22 @@ assert np.isfinite(loss.result())
 """,
         checkpoint,
     )
+
+
+def test_an_exception_leaves_the_runtime_of_an_open_trainer_as_itself(checkpoint: Path) -> None:
+    """Both are closed when they are dropped."""
+    run_python(
+        HEAD
+        + """
+for left in (ZeroDivisionError, KeyboardInterrupt):
+    try:
+        with Runtime() as runtime:
+            trainer = Trainer(runtime, checkpoint, **SIZES)
+            raise left
+    except left:
+        assert not runtime.closed
+    del runtime, trainer
+Runtime().close()
+""",
+        checkpoint,
+    )

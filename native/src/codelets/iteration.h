@@ -61,10 +61,10 @@ void iteration_wait(struct iteration *iteration);
 
 /* ---- loss_future.c: the mean loss of an iteration, which its caller gets at once, and report_loss sets ---- */
 
-/* With one reference, the creator's; NULL if there is no memory. starpullm_loss_destroy() frees it with its last one.
- */
+/* With one reference, the creator's; NULL if there is no memory. The last release frees it. */
 struct starpullm_loss *loss_future_create(void);
 void loss_future_retain(struct starpullm_loss *loss);
+void loss_future_release(struct starpullm_loss *loss); /* NULL: does nothing */
 
 /* The operation report_loss: makes `loss` ready, with the value or with a failure of a task if there was one so far,
  * and releases it. */

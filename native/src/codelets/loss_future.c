@@ -36,7 +36,7 @@ void report_loss(const float *mean, struct starpullm_loss *loss, struct failure 
     loss->ready = true;
     pthread_cond_broadcast(&loss->ready_changed);
     pthread_mutex_unlock(&loss->mutex);
-    starpullm_loss_destroy(loss);
+    loss_future_release(loss);
 }
 
 status starpullm_loss_wait(starpullm_loss *loss, float *value)
@@ -61,7 +61,7 @@ void loss_future_retain(struct starpullm_loss *loss)
     atomic_fetch_add(&loss->references, 1);
 }
 
-void starpullm_loss_destroy(starpullm_loss *loss)
+void loss_future_release(struct starpullm_loss *loss)
 {
     if (!loss || atomic_fetch_sub(&loss->references, 1) > 1)
         return;
@@ -69,4 +69,12 @@ void starpullm_loss_destroy(starpullm_loss *loss)
     pthread_cond_destroy(&loss->ready_changed);
     pthread_mutex_destroy(&loss->mutex);
     free(loss);
+}
+
+void starpullm_loss_destroy(starpullm_loss **loss)
+{
+    if (!loss)
+        return;
+    loss_future_release(*loss);
+    *loss = NULL;
 }

@@ -158,6 +158,6 @@ status task_create(struct task **created, const struct operation *operation, str
 
 void task_destroy(struct task *task)
 {
-    starpullm_loss_destroy(loss_of(task));
+    loss_future_release(loss_of(task));
     free(task);
 }

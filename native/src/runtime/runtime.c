@@ -228,11 +228,13 @@ static status destroy_locked(struct starpullm_runtime *runtime)
     return STARPULLM_OK;
 }
 
-status starpullm_runtime_destroy(starpullm_runtime *runtime)
+status starpullm_runtime_destroy(starpullm_runtime **runtime)
 {
     CHECK_POINTERS(runtime);
     pthread_mutex_lock(&mutex);
-    status code = destroy_locked(runtime);
+    const status code = destroy_locked(*runtime);
+    if (code == STARPULLM_OK)
+        *runtime = NULL;
     pthread_mutex_unlock(&mutex);
     return code;
 }

@@ -119,24 +119,7 @@ static status open_session(struct starpullm_session *session, struct starpullm_r
     return code;
 }
 
-status starpullm_session_create(starpullm_runtime *runtime, const struct starpullm_session_options *options,
-                                starpullm_session **session)
-{
-    CHECK_POINTERS(runtime);
-    CHECK_STRUCT(options);
-    CHECK_POINTERS(session);
-    struct starpullm_session *created = calloc(1, sizeof *created);
-    if (created)
-        failure_init(&created->failure);
-    const status code = ranks_agree(open_session(created, runtime, options));
-    if (code == STARPULLM_OK)
-        *session = created;
-    else
-        starpullm_session_destroy(created);
-    return code;
-}
-
-void starpullm_session_destroy(starpullm_session *session)
+static void destroy(struct starpullm_session *session)
 {
     if (!session)
         return;
@@ -158,6 +141,31 @@ void starpullm_session_destroy(starpullm_session *session)
     if (session->runtime)
         runtime_leave_session(session->runtime);
     free(session);
+}
+
+status starpullm_session_create(starpullm_runtime *runtime, const struct starpullm_session_options *options,
+                                starpullm_session **session)
+{
+    CHECK_POINTERS(runtime);
+    CHECK_STRUCT(options);
+    CHECK_POINTERS(session);
+    struct starpullm_session *created = calloc(1, sizeof *created);
+    if (created)
+        failure_init(&created->failure);
+    const status code = ranks_agree(open_session(created, runtime, options));
+    if (code == STARPULLM_OK)
+        *session = created;
+    else
+        destroy(created);
+    return code;
+}
+
+void starpullm_session_destroy(starpullm_session **session)
+{
+    if (!session)
+        return;
+    destroy(*session);
+    *session = NULL;
 }
 
 status starpullm_session_config(const starpullm_session *session, struct starpullm_model_config *config)

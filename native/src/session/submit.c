@@ -175,7 +175,7 @@ static status submit_with_loss(struct starpullm_session *session, const int32_t 
     if (code == STARPULLM_OK)
         *loss = promised;
     else
-        starpullm_loss_destroy(promised);
+        starpullm_loss_destroy(&promised);
     return code;
 }
 

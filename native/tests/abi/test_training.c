@@ -108,7 +108,7 @@ static float *train(const char *checkpoint, const char *saved, int workers, int 
         EXPECT(starpullm_loss_ready(losses[step]));
         EXPECT(isfinite(values[step]));
         if (step > 0) /* the first outlives its session */
-            starpullm_loss_destroy(losses[step]);
+            starpullm_loss_destroy(&losses[step]);
     }
 
     float *next = values + STEPS;
@@ -147,14 +147,14 @@ static float *train(const char *checkpoint, const char *saved, int workers, int 
     EXPECT(code == (keep ? STARPULLM_OK : STARPULLM_INVALID_STATE));
 
     EXPECT(starpullm_session_save_checkpoint(session, saved) == STARPULLM_OK);
-    EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_INVALID_STATE);
-    starpullm_session_destroy(session);
-    EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_OK);
-    EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_INVALID_STATE);
+    EXPECT(starpullm_runtime_destroy(&runtime) == STARPULLM_INVALID_STATE);
+    starpullm_session_destroy(&session);
+    EXPECT(starpullm_runtime_destroy(&runtime) == STARPULLM_OK);
+    EXPECT(starpullm_runtime_destroy(&runtime) == STARPULLM_INVALID_STATE);
 
     float again;
     EXPECT(starpullm_loss_wait(losses[0], &again) == STARPULLM_OK && memcmp(&again, values, sizeof again) == 0);
-    starpullm_loss_destroy(losses[0]);
+    starpullm_loss_destroy(&losses[0]);
     return values;
 }
 

@@ -51,7 +51,7 @@ def create_as_is(runtime: Runtime, **members: Any) -> None:
     options = structs.new("session_options", **{**given, "beta1": 0.9, "beta2": 0.9, **members})
     handle = structs.Handle("session")
     prototypes.call("session_create", runtime._handle, options, handle.address)
-    prototypes.call("session_destroy", handle)
+    prototypes.call("session_destroy", handle.address)
 
 
 def _creating(runtime: Runtime, checkpoint: Path, **options: Any) -> Callable[[], Trainer]:
@@ -257,13 +257,13 @@ def _check_sources(statements: Statements, runtime: Runtime, checkpoint: Path) -
     closed = structs.Handle("runtime")
     closed._pointer = ctypes.c_void_p(ctypes.addressof(elsewhere))
     for name, arguments in (
-        ("session_create", (structs.new("session_options"), structs.Handle("session").address)),
-        ("runtime_destroy", ()),
+        ("session_create", (closed, structs.new("session_options"), structs.Handle("session").address)),
+        ("runtime_destroy", (closed.address,)),
     ):
         statements.refused(
             f"{name} with another runtime",
             StateError,
             "the runtime is closed, expected one that is running",
-            partial(prototypes.call, name, closed, *arguments),
+            partial(prototypes.call, name, *arguments),
         )
     statements.allowed("a trainer after these refusals", partial(create_as_is, runtime, checkpoint=path))

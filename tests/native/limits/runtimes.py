@@ -261,11 +261,11 @@ def _check_order(statements: Statements, checkpoint: Path) -> None:
     closed = "the runtime is closed, expected one that is running"
     session = structs.Handle("session")
     for call, name, *arguments in (
-        (prototypes.call, "runtime_destroy"),
-        (prototypes.call, "session_create", structs.new("session_options"), session.address),
-        (prototypes.results, "runtime_offloaded"),
+        (prototypes.call, "runtime_destroy", as_it_was.address),
+        (prototypes.call, "session_create", as_it_was, structs.new("session_options"), session.address),
+        (prototypes.results, "runtime_offloaded", as_it_was),
     ):
-        calling = partial(call, name, as_it_was, *arguments)
+        calling = partial(call, name, *arguments)
         statements.refused(f"{name} of a closed runtime", StateError, closed, calling)
     with Runtime("2x1") as another:
         opened = opening(another)

@@ -34,8 +34,8 @@ def check_simultaneous_calls(statements: Statements) -> None:
         for what in ("session_create", "runtime_destroy"):
             runtime = runtimes.pop() if runtimes else Runtime(_PARTITION)
             handle = as_it_is(runtime)
-            session = (structs.new("session_options"), structs.Handle("session").address)
-            call = partial(prototypes.call, what, handle, *(session if what == "session_create" else ()))
+            session = (handle, structs.new("session_options"), structs.Handle("session").address)
+            call = partial(prototypes.call, what, *(session if what == "session_create" else (handle.address,)))
             found = _while_another(runtime.close, call, threads=-1)
             sentence = "the runtime is closed, expected one that is running"
             statements.equal(f"{what} while another thread closes the runtime", text_of(StateError, sentence), found)

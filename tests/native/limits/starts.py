@@ -17,7 +17,7 @@ def start_as_is(**members: Any) -> None:
     options = structs.new("runtime_options", **{"workers": 1, "threads_per_worker": 1, "scheduler": b"lws", **members})
     handle = structs.Handle("runtime")
     prototypes.call("runtime_create", options, handle.address)
-    prototypes.call("runtime_destroy", handle)
+    prototypes.call("runtime_destroy", handle.address)
 
 
 def as_it_is(runtime: Runtime) -> structs.Handle:
