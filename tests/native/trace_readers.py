@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,19 +64,27 @@ def read_perfetto(path: Path) -> Contents:
     return tasks, {(enclosing(starts[number]), enclosing(event)) for number, event in ends.items()}
 
 
+VALUES: dict[str, Callable[[str], object]] = {
+    "date": float,
+    "color": lambda text: [float(part) for part in text.split()],
+    "string": str,
+}
+"""How Paje's kinds of fields are read."""
+
+
 class Paje:
     """A reader of Paje files: types, containers and values are defined before they are used, and times ascend."""
 
     def __init__(self, path: Path) -> None:
         self.tasks: dict[int, Task] = {}
-        self.edges: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {}
+        self.edges: dict[str, tuple[tuple[str, float], tuple[str, float]]] = {}
         """Container and time of both ends, by key."""
         self._definitions: dict[str, tuple[str, list[tuple[str, str]]]] = {}
         self._types: dict[str, str] = {}  # alias to the alias of the type that it belongs to
         self._containers: dict[str, tuple[str, str]] = {"0": ("0", "")}
         self._values: set[tuple[str, str]] = set()
-        self._stacks: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
-        self._links: dict[str, dict[str, str]] = {}
+        self._stacks: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._links: dict[str, dict[str, Any]] = {}
         self._time = 0.0
         lines = iter(path.read_text("utf-8").splitlines())
         for line in lines:
@@ -90,60 +99,59 @@ class Paje:
             number, *texts = shlex.split(line)
             name, fields = self._definitions[number]
             assert len(texts) == len(fields), line
-            self._event(name, {field: text for (field, _), text in zip(fields, texts, strict=True)})
+            self._event(name, {field: VALUES[kind](text) for (field, kind), text in zip(fields, texts, strict=True)})
         assert not self._links
         assert not any(self._stacks.values())
         assert list(self._containers) == ["0"], "every container is destroyed"
 
-    def _event(self, name: str, event: dict[str, str]) -> None:
+    def _event(self, name: str, event: dict[str, Any]) -> None:
         if "Time" in event:
-            assert float(event["Time"]) >= self._time
-            self._time = float(event["Time"])
+            assert event["Time"] >= self._time
+            self._time = event["Time"]
         snake = re.sub("([A-Z])", r"_\1", name.removeprefix("Paje")).lower()
         getattr(self, snake)(event)
 
-    def _define_container_type(self, event: dict[str, str]) -> None:
+    def _define_container_type(self, event: dict[str, Any]) -> None:
         assert event["Type"] == "0" or event["Type"] in self._types
         self._types[event["Alias"]] = event["Type"]
 
     _define_state_type = _define_container_type
 
-    def _define_link_type(self, event: dict[str, str]) -> None:
+    def _define_link_type(self, event: dict[str, Any]) -> None:
         assert {event["Type"], event["StartContainerType"], event["EndContainerType"]} <= self._types.keys()
         self._types[event["Alias"]] = event["Type"]
 
-    def _define_entity_value(self, event: dict[str, str]) -> None:
+    def _define_entity_value(self, event: dict[str, Any]) -> None:
         assert event["Type"] in self._types
-        assert all(0 <= float(part) <= 1 for part in event["Color"].split())
-        assert len(event["Color"].split()) == 3
+        assert [0 <= part <= 1 for part in event["Color"]] == 3 * [True]
         self._values.add((event["Type"], event["Alias"]))
 
-    def _create_container(self, event: dict[str, str]) -> None:
+    def _create_container(self, event: dict[str, Any]) -> None:
         assert event["Alias"] not in self._containers
         assert self._containers[event["Container"]][0] == self._types[event["Type"]]
         self._containers[event["Alias"]] = event["Type"], event["Name"]
 
-    def _destroy_container(self, event: dict[str, str]) -> None:
+    def _destroy_container(self, event: dict[str, Any]) -> None:
         assert self._containers.pop(event["Name"])[0] == event["Type"]
 
-    def _push_state(self, event: dict[str, str]) -> None:
+    def _push_state(self, event: dict[str, Any]) -> None:
         assert self._containers[event["Container"]][0] == self._types[event["Type"]]
         assert (event["Type"], event["Value"]) in self._values
         assert not self._stacks[event["Container"]], "a worker runs one task at a time"
         self._stacks[event["Container"]].append(event)
 
-    def _pop_state(self, event: dict[str, str]) -> None:
+    def _pop_state(self, event: dict[str, Any]) -> None:
         push = self._stacks[event["Container"]].pop()
         rank, worker = (int(number) for number in event["Container"].removeprefix("r").split("w"))
-        times = (float(time) * 1e6 for time in (push["Time"], event["Time"]))
+        times = (time * 1e6 for time in (push["Time"], event["Time"]))
         self.tasks[int(push["Task"])] = Task(push["Value"], rank, worker, *times)
 
-    def _start_link(self, event: dict[str, str]) -> None:
+    def _start_link(self, event: dict[str, Any]) -> None:
         assert (event["Type"], event["Value"]) in self._values
         assert self._containers[event["StartContainer"]][0] == "Worker"
         self._links[event["Key"]] = event
 
-    def _end_link(self, event: dict[str, str]) -> None:
+    def _end_link(self, event: dict[str, Any]) -> None:
         start = self._links.pop(event["Key"])
         assert (event["Type"], event["Value"]) == (start["Type"], start["Value"])
         assert self._containers[event["EndContainer"]][0] == "Worker"

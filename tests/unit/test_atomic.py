@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from starpullm.errors import FileError
-from starpullm.files.atomic import atomic_write
+from starpullm.files.atomic import atomic_folder, atomic_write
 from starpullm.files.header import HEADER_BYTES
 from starpullm.files.tokens import read_tokens, write_tokens
 
@@ -147,6 +147,20 @@ def test_file_and_directory_are_synchronised(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("os.fsync", record)
     write_tokens(path, [1])
     assert seen == [(False, False), (True, True)]
+
+
+def test_a_folder_is_synchronised_after_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then it is renamed, and then the directory of both names is synchronised."""
+    path = tmp_path / "folder"
+    seen: list[tuple[str, bool]] = []
+
+    def record(descriptor: int) -> None:
+        seen.append((Path(f"/proc/self/fd/{descriptor}").resolve().name, path.exists()))
+
+    monkeypatch.setattr("os.fsync", record)
+    with atomic_folder(path) as folder:
+        (folder / "file").touch()
+    assert seen == [("file", False), (folder.name, False), (tmp_path.name, True)]
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EACCES])
