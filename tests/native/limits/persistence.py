@@ -19,7 +19,7 @@ from starpullm.checks.place import Place, limited_files
 from starpullm.checks.result import Result
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.data.generator import generate_checkpoint
-from starpullm.errors import FileError, FormatError, InvalidArgumentError
+from starpullm.errors import FileError, FormatError, InvalidArgumentError, OutOfMemoryError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import num_parameters
 from starpullm.instruments import Instruments
@@ -39,6 +39,8 @@ _SLOW_TASK_US = 5000
 _LAYERS_OF_TWO_BLOCKS = 5
 _FILE = "rank-00000-of-00001.state"
 _THREADS = 4
+_ATTRIBUTES_BYTES = 64
+"""At least ``sizeof(pthread_attr_t)``."""
 _TEMPORARY = ".rank-00000-of-00001.tmp"
 _RATES: dict[str, Any] = {"learning_rate": 1e-3, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.25}
 
@@ -82,6 +84,7 @@ def failing_saves(place: Place, *, seed: int) -> Result:
         trainer.submit(*own_batch(trainer, seed, 0))
         _check_impossible_paths(statements, trainer, Path(directory))
         _check_full_disk(statements, trainer, Path(directory))
+        _check_no_thread(statements, trainer, Path(directory, "alone"))
         _check_failing_states(statements, trainer, Path(directory, "states"))
         _check_folders_in_the_way(statements, trainer, Path(directory))
         _check_what_newer_states_replace(statements, trainer, Path(directory, "replaced"))
@@ -151,6 +154,23 @@ def _check_other_threads(statements: Statements, trainer: Trainer) -> None:
     statements.allowed("another wait for the same save", trainer.wait_saved)
     for thread in threads:
         statements.equal("a join of another thread", 0, process.pthread_join(thread, None))
+
+
+def _check_no_thread(statements: Statements, trainer: Trainer, folder: Path) -> None:
+    """Save where no thread can start, because its stack would need the whole address space; and then where one can."""
+    process = ctypes.CDLL(None)
+    before, attributes = (ctypes.create_string_buffer(_ATTRIBUTES_BYTES) for _ in range(2))
+    for buffer in (before, attributes):
+        statements.equal("the settings of threads", 0, process.pthread_getattr_default_np(buffer))
+    statements.equal("a stack", 0, process.pthread_attr_setstacksize(attributes, ctypes.c_size_t(2**47)))
+    statements.equal("that stack for threads", 0, process.pthread_setattr_default_np(attributes))
+    sentence = f"the thread that saves could not be started (error {errno.EAGAIN})"
+    statements.refused("a save without a thread", OutOfMemoryError, sentence, partial(trainer.save_state, folder))
+    statements.equal("the former stack", 0, process.pthread_setattr_default_np(before))
+    statements.equal("names after it", [".lock"], _names(folder))
+    trainer.save_state(folder)
+    trainer.wait_saved()
+    _check_state(statements, "after a save without a thread", trainer, folder)
 
 
 def _check_checkpoints(statements: Statements, trainer: Trainer, path: Path, seed: int) -> None:

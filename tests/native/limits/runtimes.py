@@ -77,6 +77,11 @@ def _check_environments(statements: Statements, checkpoint: Path) -> None:
     running = "StarPU is running in this process but wasn't started by starpullm, expected it not to be running"
     found = in_fork(_beside_starpu, STARPU_SILENT="1", STARPU_NCPU="1", HWLOC_SYNTHETIC=_TWO_CORES)
     statements.equal("a runtime beside another StarPU", text_of(StateError, running), found)
+    truncated = checkpoint.with_name("topology.xml")
+    truncated.write_text('<?xml version="1.0"?>\n<topology version="2.0">\n<object type="Machine" os_index="0"')
+    expected = text_of(RuntimeFailureError, "hwloc could not read this machine's topology")
+    found = in_fork(partial(_ending, "1x1"), HWLOC_XMLFILE=str(truncated))
+    statements.equal("a runtime with a truncated file of the topology", expected, found)
     binds = 'OMP_PROC_BIND: OpenMP binds threads itself, expected "false" or unset for partition 1x2: StarPU binds the '
     expected = text_of(InvalidArgumentError, f"{binds}threads of its workers")
     for partition, sentence in (("1x2", expected), ("2x1", ACCEPTED)):
