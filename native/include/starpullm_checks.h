@@ -139,7 +139,7 @@ STARPULLM_API enum starpullm_status starpullm_plan_create(const struct starpullm
                                                           const struct starpullm_session_options *options,
                                                           int32_t ranks, int32_t workers, int32_t steps,
                                                           starpullm_plan **plan);
-STARPULLM_API void starpullm_plan_destroy(starpullm_plan *plan);
+STARPULLM_API void starpullm_plan_destroy(starpullm_plan **plan); /* makes *plan NULL */
 
 STARPULLM_API enum starpullm_status starpullm_plan_size(const starpullm_plan *plan, size_t *tasks, size_t *accesses,
                                                         size_t *handles);

@@ -103,7 +103,7 @@ def make_plan(
     try:
         plan = _read(handle, ranks, number_of(stages))
     finally:
-        prototypes.call("plan_destroy", handle)
+        prototypes.call("plan_destroy", handle.address)
     most = int(plan.bytes_of_ranks().max())
     if most > ADDRESS_SPACE:
         raise InvalidArgumentError(f"model: found {most} bytes on a rank, expected at most {ADDRESS_SPACE}")

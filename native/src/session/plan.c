@@ -59,18 +59,19 @@ status starpullm_plan_create(const struct starpullm_model_config *config,
     if (code == STARPULLM_OK)
         *plan = created;
     else
-        starpullm_plan_destroy(created);
+        starpullm_plan_destroy(&created);
     return code;
 }
 
-void starpullm_plan_destroy(starpullm_plan *plan)
+void starpullm_plan_destroy(starpullm_plan **plan)
 {
-    if (!plan)
+    if (!plan || !*plan)
         return;
-    recorder_destroy(plan->recorder);
-    handles_destroy(plan->handles);
-    workload_destroy(&plan->work);
-    free(plan);
+    recorder_destroy((*plan)->recorder);
+    handles_destroy((*plan)->handles);
+    workload_destroy(&(*plan)->work);
+    free(*plan);
+    *plan = NULL;
 }
 
 status starpullm_plan_size(const starpullm_plan *plan, size_t *tasks, size_t *accesses, size_t *handles)

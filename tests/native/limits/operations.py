@@ -31,6 +31,7 @@ from starpullm.errors import (
 )
 from starpullm.golden.records import GoldenRecord
 from starpullm.instruments import Instruments
+from starpullm.predict.plan import make_plan
 from starpullm.resume import training_state
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
@@ -284,7 +285,9 @@ def _of_trainers(place: Place, golden: GoldenRecord, directory: Path, seed: int)
 
         return observe
 
+    sizes: dict[str, Any] = {"batch_size": golden.batch_size, "seq_len": golden.seq_len, "sub_batches": 1}
     operations: Operations = {
+        "a plan": partial(make_plan, golden.model, **sizes, ranks=2, reduction="tree"),
         "a trainer": partial(opening, checkpoint),
         "a trainer from no checkpoint": _refused(partial(opening, missing), FileError),
         "a trainer from a truncated checkpoint": _refused(partial(opening, truncated), FormatError),
