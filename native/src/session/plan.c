@@ -14,12 +14,12 @@ struct starpullm_plan {
 
 status record_on_paper(const struct workload *work, const struct handles *handles, int steps, struct recorder *recorder)
 {
+    const struct update update = {.number = 1}; /* nobody reads it: tasks on paper don't run */
     struct iteration iteration;
     status code = STARPULLM_OK;
     iteration_init(&iteration, recorder, NULL);
     iteration.on_paper = true;
     for (int step = 0; step < steps && code == STARPULLM_OK; step++) {
-        const struct update update = {.number = step + 1};
         iteration.number = step;
         code = graph_add_step(
             &(struct graph_context){work, handles, &iteration, step % SLOTS, &update, PRIORITY_DEFAULT}, NULL);
