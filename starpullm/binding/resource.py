@@ -37,8 +37,9 @@ class Resource(ABC):
     def close(self) -> None:
         """Wait for submitted work and destroy the native object; does nothing the second time.
 
-        A runtime with open trainers raises `StateError`. A trainer raises `FileError` if its last ``save_state`` failed
-        and nothing has reported it; it is closed all the same.
+        A runtime with open trainers stays open and raises `StateError`, but for the end of a ``with`` block that an
+        exception leaves: that one goes on. A trainer raises `FileError` if its last ``save_state`` failed and nothing
+        has reported it; it is closed all the same.
         """
         if self._handle:
             self._destroy()
