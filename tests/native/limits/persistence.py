@@ -157,12 +157,12 @@ def _check_other_threads(statements: Statements, trainer: Trainer) -> None:
 
 
 def _check_no_thread(statements: Statements, trainer: Trainer, folder: Path) -> None:
-    """Save where no thread can start, because its stack would need the whole address space; and then where one can."""
+    """Save where no thread can start, as its stack would need more than the address space; then where one can."""
     process = ctypes.CDLL(None)
     before, attributes = (ctypes.create_string_buffer(_ATTRIBUTES_BYTES) for _ in range(2))
     for buffer in (before, attributes):
         statements.equal("the settings of threads", 0, process.pthread_getattr_default_np(buffer))
-    statements.equal("a stack", 0, process.pthread_attr_setstacksize(attributes, ctypes.c_size_t(2**47)))
+    statements.equal("a stack", 0, process.pthread_attr_setstacksize(attributes, ctypes.c_size_t(2**62)))
     statements.equal("that stack for threads", 0, process.pthread_setattr_default_np(attributes))
     sentence = f"the thread that saves could not be started (error {errno.EAGAIN})"
     statements.refused("a save without a thread", OutOfMemoryError, sentence, partial(trainer.save_state, folder))
