@@ -7,16 +7,16 @@
 struct ranks {
     int rank, size;
     int64_t workers; /* of all of them */
-    /* Among those on the same machine: how many there are, how many threads all of them have, and those before this
-     * one. */
-    int local_size;
-    int64_t local_threads, first_thread;
+    int local_size;  /* on the same machine */
+    /* Of the ranks on this machine that may run on the same cores: how many threads all of them have, and those before
+     * this one. */
+    int64_t threads_here, first_thread;
 };
 
 /* Collective. communicator: a Fortran handle, of which a duplicate is used. code: how matters stand on this rank; a
- * failure on one rank is one on all of them. workers, threads: of this rank. MPI must be initialized with
- * MPI_THREAD_MULTIPLE. */
-status ranks_open(int32_t communicator, status code, int64_t workers, int64_t threads, struct ranks *ranks);
+ * failure on one rank is one on all of them. workers, threads: of this rank. core: the first one that it may run on;
+ * ranks that have the same one are taken to share all their cores. MPI must be initialized with MPI_THREAD_MULTIPLE. */
+status ranks_open(int32_t communicator, status code, int64_t workers, int64_t threads, int core, struct ranks *ranks);
 void ranks_close(void);
 
 /* Collective: STARPULLM_OK if `code` is so on every rank. Otherwise a rank that has failed keeps its failure, and the

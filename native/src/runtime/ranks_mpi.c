@@ -95,18 +95,22 @@ status ranks_check_same(uint64_t value, int neighbours, const char *sentence)
     return STARPULLM_OK;
 }
 
-static void count_local_threads(int64_t threads, struct ranks *ranks)
+/* mpirun may have bound all ranks of a socket to its cores. */
+static void count_threads(int64_t threads, int core, struct ranks *ranks)
 {
-    MPI_Comm local;
+    MPI_Comm local, here;
     MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, ranks->rank, MPI_INFO_NULL, &local);
     MPI_Comm_size(local, &ranks->local_size);
-    MPI_Allreduce(&threads, &ranks->local_threads, 1, MPI_INT64_T, MPI_SUM, local);
-    ranks->first_thread = 0; /* MPI_Exscan leaves it as it is on the first rank */
-    MPI_Exscan(&threads, &ranks->first_thread, 1, MPI_INT64_T, MPI_SUM, local);
+    MPI_Comm_split(local, core, ranks->rank, &here);
     MPI_Comm_free(&local);
+    MPI_Allreduce(&threads, &ranks->threads_here, 1, MPI_INT64_T, MPI_SUM, here);
+    ranks->first_thread = 0; /* MPI_Exscan leaves it as it is on the first rank */
+    MPI_Exscan(&threads, &ranks->first_thread, 1, MPI_INT64_T, MPI_SUM, here);
+    MPI_Comm_free(&here);
 }
 
-status ranks_open(int32_t fortran_communicator, status code, int64_t workers, int64_t threads, struct ranks *ranks)
+status ranks_open(int32_t fortran_communicator, status code, int64_t workers, int64_t threads, int core,
+                  struct ranks *ranks)
 {
     TRY(check_running());
     MPI_Comm theirs = MPI_Comm_f2c(fortran_communicator);
@@ -120,7 +124,7 @@ status ranks_open(int32_t fortran_communicator, status code, int64_t workers, in
     gathered = calloc((size_t)ranks->size, sizeof *gathered);
     TRY(agree(communicator, gathered ? STARPULLM_OK : out_of_memory("a table of %d ranks", ranks->size)));
     MPI_Allreduce(&workers, &ranks->workers, 1, MPI_INT64_T, MPI_SUM, communicator);
-    count_local_threads(threads, ranks);
+    count_threads(threads, core, ranks);
     return STARPULLM_OK;
 }
 

@@ -44,18 +44,17 @@ static int64_t threads_of(const struct starpullm_runtime_options *options)
     return sensible ? (int64_t)options->workers * options->threads_per_worker : 0;
 }
 
-/* Several ranks on one machine: each binds its workers to cores of its own if there are enough, otherwise to none. */
+/* Several ranks on one machine: each binds its workers to cores of its own if those that it may run on are enough for
+ * all ranks that may run on them, otherwise to none. */
 static void choose_cores(struct starpu_conf *conf, bool *unbound, const struct topology *topology,
                          const struct ranks *ranks, int threads)
 {
-    const bool enough = topology->cores >= ranks->local_threads;
-    const bool bound_already = topology->cores < topology->all_cores; /* by mpirun, for example */
-    if (enough && !topology->synthetic) {
-        conf->use_explicit_workers_bindid = 1;
-        for (int i = 0; i < threads; i++)
-            conf->workers_bindid[i] = (unsigned)topology->first_unit[ranks->first_thread + i];
-    }
-    *unbound = topology->synthetic || (!enough && !bound_already);
+    *unbound = topology->synthetic || topology->cores < ranks->threads_here;
+    if (*unbound)
+        return;
+    conf->use_explicit_workers_bindid = 1;
+    for (int i = 0; i < threads; i++)
+        conf->workers_bindid[i] = (unsigned)topology->first_unit[ranks->first_thread + i];
 }
 
 /* StarPU's limit is in MiB and read when it starts; disk_register() makes it exact. With T > 1 StarPU 1.4 aborts
@@ -135,20 +134,18 @@ static void stop_starpu(struct starpullm_runtime *runtime)
 
 /* What may fail on one rank alone. */
 static status start_on_this_rank(struct starpullm_runtime *runtime, const struct starpullm_runtime_options *options,
-                                 const struct ranks *ranks)
+                                 const struct topology *topology, const struct ranks *ranks)
 {
     if (starpu_is_initialized())
         return invalid_state(
             "StarPU is running in this process but wasn't started by starpullm, expected it not to be running");
-    struct topology topology;
-    TRY(topology_read(&topology));
-    TRY(check_runtime_options(options, &topology));
+    TRY(check_runtime_options(options, topology));
     TRY(open_blas(options->blas_library));
     if (options->offload && ranks->size > 1)
         return invalid_argument("offload: found %d ranks, expected one", ranks->size);
     if (options->offload)
         TRY(disk_open(options->offload));
-    TRY(start_starpu(options, &topology, ranks));
+    TRY(start_starpu(options, topology, ranks));
     runtime->next_tag = 0;
     runtime->layout = (struct runtime_layout){
         .workers = options->workers,
@@ -169,13 +166,15 @@ static status create_locked(const struct starpullm_runtime_options *options)
 {
     struct starpullm_runtime *runtime = &the_runtime;
     struct ranks ranks = {.size = 1, .workers = options->workers, .local_size = 1};
-    status code = STARPULLM_OK;
-    if (runtime->running)
-        code = invalid_state("a runtime is running already in this process, expected none: close it");
+    struct topology topology = {.cores = 0};
+    status code = runtime->running
+                      ? invalid_state("a runtime is running already in this process, expected none: close it")
+                      : topology_read(&topology);
     if (options->communicator)
-        code = ranks_open(*options->communicator, code, options->workers, threads_of(options), &ranks);
+        code = ranks_open(*options->communicator, code, options->workers, threads_of(options), topology.first_unit[0],
+                          &ranks);
     TRY(code);
-    code = ranks_agree(start_on_this_rank(runtime, options, &ranks));
+    code = ranks_agree(start_on_this_rank(runtime, options, &topology, &ranks));
     if (code == STARPULLM_OK && ranks.size > 1)
         code = ranks_start();
     environment_restore();
