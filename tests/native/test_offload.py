@@ -210,14 +210,16 @@ def test_the_limit_is_kept(checkpoint: Path, tmp_path: Path) -> None:
     """Of about 190 MB. By the plan less is moved than by LRU alone: m and v don't push out parameters.
 
     On a busy machine a single step moves up to a third more or less than planned, and the next one as much less or
-    more: what was written early may still be in memory. Then less is read than planned.
+    more: what was written early may still be in memory. Then less is read than planned. With the reference kernels a
+    step takes longer than its transfers on any disk; one that waits for a slow disk moves more than planned.
     """
     model = tmp_path / "model.bin"
     generate_checkpoint(model, LARGE, 1)
+    slow = {**TWO_CORES, "STARPULLM_SIMD": "ref"}
     moved, planned = {}, {}
-    for plan, steps in (("ahead", 8), ("lru", 1)):
+    for plan, steps in (("ahead", 6), ("lru", 1)):
         grown, moved[plan], planned[plan] = run_function(
-            train_large, model, checkpoint, tmp_path, plan, steps, timeout=TIME_LIMIT, environment=TWO_CORES
+            train_large, model, checkpoint, tmp_path, plan, steps, timeout=TIME_LIMIT, environment=slow
         )
         assert grown <= LARGE_LIMIT * 1.05, plan
         assert min(moved[plan]) > 0

@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from starpullm.binding import prototypes, structs
 from starpullm.checks.transfers import Sent, required_messages
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.models import MODELS
+from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import shipped_record
 from starpullm.predict.costs import matmul_operations
 from starpullm.predict.graph import work_of
@@ -242,6 +244,16 @@ def test_bad_input(options: tuple[object, ...], sentence: str) -> None:
     done = run_cli("predict", "--gflops", 1, *options, timeout=20).check(2)
     assert done.stderr.splitlines()[-1].startswith(sentence), done
     assert not done.stdout
+
+
+def test_an_impossible_model() -> None:
+    """That a program gives the library itself: the package has checked those that it gives."""
+    sizes = {**asdict(TINY), "channels": 9}
+    plan = structs.Handle("plan")
+    with pytest.raises(InvalidArgumentError, match=r"^plan: channels is 9, expected a multiple of num_heads \(2\)$"):
+        prototypes.call(
+            "plan_create", structs.new("model_config", **sizes), structs.new("session_options"), 1, 1, 1, plan.address
+        )
 
 
 def test_durations_of_another_run(tmp_path: Path) -> None:

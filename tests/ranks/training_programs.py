@@ -182,8 +182,12 @@ def own_schedule(comm: Comm, checkpoint: str) -> None:
 
 
 def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
-    """Print the errors of calls that fail on one rank, or on all; afterwards the same calls succeed."""
+    """Print the errors of calls that fail on one rank, or on all; afterwards the same calls succeed.
+
+    Of the runtimes no communicator is left.
+    """
     fails = comm.Get_rank() == FAILING_RANK
+    numbers = _numbers_of_communicators(comm)
     with Runtime() if fails else nullcontext():
         _print_error(lambda: Runtime(comm=comm))
     _print_error(lambda: Runtime(scheduler="no_such" if fails else "lws", comm=comm))
@@ -209,6 +213,16 @@ def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
             _print_error(lambda: half_submitted.submit(*_batch(False)))
         with Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as succeeds:
             float(succeeds.submit(*generate_tokens(comm.Get_rank() + 1, 1, B, T, 61)))
+    assert _numbers_of_communicators(comm) == numbers
+
+
+def _numbers_of_communicators(comm: Comm) -> list[int]:
+    """Return the numbers of new communicators in Fortran: the first ones that are free."""
+    new = [comm.Dup() for _ in range(8)]
+    numbers = [each.py2f() for each in new]
+    for each in new:
+        each.Free()
+    return numbers
 
 
 def _print_error(call: Callable[[], object]) -> None:
