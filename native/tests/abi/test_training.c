@@ -83,6 +83,22 @@ static starpullm_runtime *start(int workers)
     return runtime;
 }
 
+/* Holds the tasks of a forward pass back, and asks which of them wait for which. */
+static void check_hold(starpullm_session *session, const int32_t *inputs)
+{
+    size_t count;
+    REQUIRE(starpullm_session_hold(session) == STARPULLM_OK);
+    REQUIRE(starpullm_session_submit_forward(session, inputs) == STARPULLM_OK);
+    REQUIRE(starpullm_session_release(session, &count) == STARPULLM_OK);
+    EXPECT(count > 0);
+    int64_t *edges = calloc(count, 2 * sizeof *edges);
+    REQUIRE(edges != NULL);
+    EXPECT(starpullm_session_runtime_edges(session, edges, count) == STARPULLM_OK);
+    for (size_t i = 0; i < count; i++)
+        EXPECT(edges[2 * i] < edges[2 * i + 1]);
+    free(edges);
+}
+
 /* Losses of all steps, then all parameters. */
 static float *train(const char *checkpoint, const char *saved, int workers, int sub_batches, int keep, size_t *count)
 {
@@ -138,6 +154,7 @@ static float *train(const char *checkpoint, const char *saved, int workers, int 
     free(tasks);
     free(accesses);
     EXPECT(starpullm_session_trace_clear(session) == STARPULLM_OK);
+    check_hold(session, inputs);
 
     float row[C];
     int32_t encoded = 0, ln1 = 1;
