@@ -6,6 +6,7 @@ of each thread and counts it as used, which looks like a leak of some hundred by
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 
 from starpullm.binding import allocations
 from starpullm.binding.allocations import Site
-from starpullm.binding.library import find_library
+from starpullm.binding.library import find_library, open_library
 from starpullm.checks.result import MAX_LISTED, Finding
 from starpullm.checks.source_line import source_line
 
@@ -125,6 +126,16 @@ def left_allocations(stays: int = 0) -> str:
             where = "; ".join(f"{place_of(site)}: {site.live_bytes} bytes" for site in left[:MAX_LISTED])
             return f"left {number} allocations: {where}"
         time.sleep(0.001)
+
+
+def copied_bytes() -> int:
+    """Return the bytes that StarPU has for other ranks' values when a step's copies have had time to be freed."""
+    used = open_library().starpu_memory_get_used
+    used.restype = ctypes.c_size_t
+    deadline = time.monotonic() + FREEING_SECONDS
+    while (found := int(used(0))) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return found
 
 
 _OBJECTS = "objects of Python"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 import time
@@ -79,8 +80,16 @@ def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Resul
     if isinstance(reply, Answered):
         result: Result = reply.value
         return result
-    number, kind = int(told.read_text()), type(reply).__name__
+    number, kind = int(told.read_text()), _kind_of_end(reply.text)
     return Scenarios().result(compared=0, findings=[Finding(reply.text)], number=number, kind=kind)
+
+
+def _kind_of_end(text: str) -> str:
+    """Return the first line on a process's end without numbers, paths and where it was: a shorter story has others.
+
+    Of two errors, both of which end ranks with status 1, the sentence differs, such as that of impossible options.
+    """
+    return re.sub(r"\(.*?\)|\branks?\b|\S*[/\d]\S*", "", text.partition("\n")[0])
 
 
 def _show(pool: Pool, story: Story, found: Result, told: Path, ranks: int) -> None:

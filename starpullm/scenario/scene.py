@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from starpullm.binding import allocations
 from starpullm.binding.library import find_library
 from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
-from starpullm.checks.memory import KEPT_AFTER_RUNTIMES, left_allocations
+from starpullm.checks.memory import KEPT_AFTER_RUNTIMES, copied_bytes, left_allocations
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import is_in_memory, limited_files
 from starpullm.checks.statements import Statements
@@ -150,7 +150,7 @@ class Scene:
     def step(self, who: str, *, rate: float | None = None) -> None:
         """Do a step."""
         self.submit(who, rate=rate)
-        self.compare(who)
+        self._compare_step(who)
 
     def submit(self, who: str, *, rate: float | None = None) -> None:
         """Submit a step, and go on at once unless its gradients have no fixed bits and change parameters."""
@@ -163,7 +163,7 @@ class Scene:
         """Do so many steps, and compare after the last one."""
         for _ in range(steps):
             self.submit(who)
-        self.compare(who)
+        self._compare_step(who)
 
     def evaluate(self, who: str) -> None:
         """Compute the loss of a batch."""
@@ -187,6 +187,13 @@ class Scene:
         """Wait for everything, and compare it."""
         self._twin(who).compare()
         self._judge()
+
+    def _compare_step(self, who: str) -> None:
+        """Compare everything; after a step ranks have no copies of each other's values, but those of redux."""
+        self.compare(who)
+        if self._comm and len(self._twins) == 1 and self._twin(who).trainer.reduction != "redux":
+            self.said.equal("bytes of other ranks' values", 0, copied_bytes())
+            self._judge()
 
     def graph(self, who: str) -> None:
         """Compare StarPU's graph of held tasks with the one that their accesses require."""

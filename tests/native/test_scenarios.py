@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from starpullm.binding import allocations
+from starpullm.checks.isolation import Pool
 from starpullm.commands import scenario as command
 from starpullm.golden.plain import PlainModel
 from starpullm.scenario import scene
@@ -235,3 +236,13 @@ def output_of_the_command() -> str:
 
 def test_command() -> None:
     assert run_function(output_of_the_command, environment=TWO_CORES).startswith("2 stories, ")
+
+
+def test_ends_of_ranks(tmp_path: Path) -> None:
+    """All with status 1, but only options that are refused end as other options that are."""
+    with Pool() as pool:
+        first, other, raises = (
+            command._tell(pool, [told], tmp_path / "told", 2).facts["kind"]
+            for told in (story(seq_len=1000), story(seq_len=2000), story(("read", {})))
+        )
+    assert first == other != raises
