@@ -129,7 +129,7 @@ def left_allocations(stays: int = 0) -> str:
 
 
 def copied_bytes() -> int:
-    """Return the bytes that StarPU has for other ranks' values when a step's copies have had time to be freed."""
+    """Return the bytes of other ranks' values that StarPU keeps in main memory, after some time to free them."""
     used = open_library().starpu_memory_get_used
     used.restype = ctypes.c_size_t
     deadline = time.monotonic() + FREEING_SECONDS
