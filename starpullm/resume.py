@@ -10,6 +10,7 @@ from typing import Any
 from starpullm.binding import prototypes
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.header import StrPath
+from starpullm.files.kinds import STATES, expecting
 from starpullm.files.model import ModelConfig
 from starpullm.schedules import described
 
@@ -46,7 +47,8 @@ def training_state(path: str | os.PathLike[str]) -> TrainingState:
 
     Without a complete state, the message of the `FormatError` says what is wrong with the newest.
     """
-    (info,) = prototypes.results("training_state_info", prototypes.c_string("path", path))
+    with expecting(STATES, Path(path)):
+        (info,) = prototypes.results("training_state_info", prototypes.c_string("path", path))
     same = ("step", "batches", "batch_size", "seq_len", "seed", "data_id", "ranks")
     return TrainingState(
         path=Path(os.fsdecode(info.path)),

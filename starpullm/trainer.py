@@ -7,6 +7,7 @@ import math
 import operator
 import secrets
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +16,7 @@ from starpullm.binding import prototypes, structs
 from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.header import StrPath
+from starpullm.files.kinds import CHECKPOINT, STATES, expecting
 from starpullm.instruments import Instruments
 from starpullm.loss import Loss
 from starpullm.memory import available_memory
@@ -179,7 +181,8 @@ class Trainer(Resource):
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
         self.reduction, self.learning_rate = reduction, learning_rate
         self.pipelines = number_of_pipelines(runtime.ranks, stages)
-        with self._creating():
+        source, kind = (resume or "", STATES) if checkpoint is None else (checkpoint, CHECKPOINT)
+        with self._creating(), expecting(kind, Path(source)):
             prototypes.call("session_create", runtime._handle, options, self._handle.address)
             run = secrets.randbits(64)  # distinguishes the states of two runs
             self._run = runtime.comm.bcast(run) if runtime.comm else run

@@ -27,4 +27,4 @@ def command(checkpoint: Path, prompt: str, num_tokens: int, seed: int, **options
     with progress_bar(hidden=False) as progress:
         bar = progress.add_task("sampling", total=num_tokens)
         text = continue_text(checkpoint, prompt, num_tokens, seed, progress=lambda: progress.advance(bar), **options)
-    click.echo(text)
+    click.echo(text, color=True)  # else click takes escape sequences out

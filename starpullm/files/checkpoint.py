@@ -22,6 +22,7 @@ from starpullm.files.header import (
     reading,
     refusal,
 )
+from starpullm.files.kinds import CHECKPOINT
 from starpullm.files.model import (
     ModelConfig,
     config_problem,
@@ -65,13 +66,13 @@ class Checkpoint:
 
 def checkpoint_config(path: StrPath) -> ModelConfig:
     """Read the model's sizes from a checkpoint, and check that the file has the size that follows from them."""
-    with reading(path) as (file, where):
+    with reading(path, CHECKPOINT) as (file, where):
         return _read_checkpoint_header(file, where)
 
 
 def read_checkpoint(path: StrPath, *, mmap: bool = False) -> Checkpoint:
     """Read a model checkpoint; with `mmap`, the parameters are read-only views of the mapped file."""
-    with reading(path) as (file, where):
+    with reading(path, CHECKPOINT) as (file, where):
         config = _read_checkpoint_header(file, where)
         body = read_array(file, where, FLOAT32, HEADER_BYTES, num_parameters(config), mmap=mmap)
         shapes = parameter_shapes(config)

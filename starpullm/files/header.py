@@ -16,6 +16,7 @@ from typing import BinaryIO, Final, TypeAlias
 import numpy as np
 
 from starpullm.errors import FileError, FormatError, OutOfMemoryError, StarpullmError
+from starpullm.files.kinds import MAGICS, expecting
 
 StrPath: TypeAlias = str | os.PathLike[str]
 HEADER_INTS: Final = 256
@@ -23,13 +24,6 @@ HEADER_BYTES: Final = 4 * HEADER_INTS
 CHECKPOINT_MAGIC: Final = 20240326
 TOKENIZER_MAGIC: Final = 20240328
 TOKENS_MAGIC: Final = 20240520
-_KINDS: Final = {
-    CHECKPOINT_MAGIC: "model checkpoint",
-    20240327: "debug state",
-    TOKENIZER_MAGIC: "tokenizer",
-    TOKENS_MAGIC: "tokens",
-    20261121: "training state",
-}
 _OTHER_KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
@@ -48,13 +42,14 @@ def header_bytes(*values: int) -> bytes:
 
 
 @contextmanager
-def reading(path: StrPath) -> Iterator[tuple[BinaryIO, Path]]:
+def reading(path: StrPath, kind: str | None = None) -> Iterator[tuple[BinaryIO, Path]]:
     """Open a regular file for reading, and convert errors of the operating system to `FileError`.
 
-    `FormatError` is raised for what isn't a regular file, for example a FIFO, whose reader would wait for a writer.
+    `FormatError` is raised for what isn't a regular file, for example a FIFO, whose reader would wait for a writer. A
+    refusal of a file that isn't of the expected ``kind`` names what it is (see `kinds.expecting`).
     """
     where = Path(path)
-    with file_errors(where), open(where, "rb", opener=_open_regular) as file:
+    with expecting(kind, where), file_errors(where), open(where, "rb", opener=_open_regular) as file:
         yield file, where
 
 
@@ -104,10 +99,10 @@ def read_header(file: BinaryIO, where: Path, magic: int) -> list[int]:
     if len(data) >= 4:
         found = int.from_bytes(data[:4], "little", signed=True)
         if found != magic:
-            name = f" ({_KINDS[found]})" if found in _KINDS else ""
-            raise refusal(where, 0, f"magic {magic} ({_KINDS[magic]})", f"{found}{name}")
+            raise refusal(where, 0, f"magic {magic} ({MAGICS[magic]})", str(found))
     if len(data) < HEADER_BYTES:
-        raise refusal(where, len(data), f"a {_KINDS[magic]} header of {HEADER_BYTES} bytes", "the end of the file")
+        expected = f"the header of {MAGICS[magic]}, {HEADER_BYTES} bytes"
+        raise refusal(where, len(data), expected, "the end of the file")
     header: list[int] = np.frombuffer(data, INT32).tolist()
     return header
 

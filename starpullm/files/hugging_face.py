@@ -15,12 +15,14 @@ from typing import Any, Final, NamedTuple
 from starpullm.errors import FormatError
 from starpullm.files.header import StrPath, reading
 from starpullm.files.json_reader import parse_object
+from starpullm.files.kinds import JSON
 from starpullm.files.model import UNLAYERED_PARAMETERS, ModelConfig, config_problem, parameter_shapes
 from starpullm.files.safetensors import StoredTensor, stored_tensors
 
 CONFIG_FILE: Final = "config.json"
 MODEL_FILE: Final = "model.safetensors"
 INDEX_FILE: Final = "model.safetensors.index.json"
+PYTORCH_FILE: Final = "pytorch_model.bin"
 PREFIX: Final = "transformer."
 HEAD: Final = "lm_head.weight"
 _BUFFERS: Final = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
@@ -94,10 +96,14 @@ def open_model(path: StrPath) -> HuggingFaceModel:
     if source.is_dir():
         source = folder / MODEL_FILE if (folder / MODEL_FILE).exists() else folder / INDEX_FILE
         if not source.exists():
-            raise FormatError(f"{folder}: expected {MODEL_FILE} or {INDEX_FILE} in this folder, found neither")
+            found = f"{PYTORCH_FILE} of PyTorch" if (folder / PYTORCH_FILE).exists() else "neither"
+            raise FormatError(f"{folder}: expected {MODEL_FILE} or {INDEX_FILE} in this folder, found {found}")
     stored = _indexed_tensors(source) if source.suffix == ".json" else stored_tensors(source)
     tensors = _without_prefix(source, stored)
     head = tensors.pop(HEAD, None)
+    embedding = PLACES["wte"].name
+    if head is not None and embedding not in tensors:  # of tied tensors, safetensors' save_model stores one
+        tensors[embedding], head = head, None
     _check_tensors(source, config, tensors, head)
     return HuggingFaceModel(config, tensors, head)
 
@@ -167,7 +173,7 @@ def _read_config(path: Path) -> ModelConfig:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    with reading(path) as (file, where):
+    with reading(path, JSON) as (file, where):
         return parse_object(file.read(), where)
 
 

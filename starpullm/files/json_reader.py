@@ -10,11 +10,12 @@ from typing import Any
 
 from starpullm.errors import FormatError
 from starpullm.files.header import INT32_MAX, StrPath, reading, refusal
+from starpullm.files.kinds import JSON
 
 
 def read_json(path: StrPath) -> Any:
     """Return the JSON value in a file."""
-    with reading(path) as (file, where):
+    with reading(path, JSON) as (file, where):
         return parse_json(file.read(), where)
 
 

@@ -20,6 +20,7 @@ from starpullm.errors import FormatError
 from starpullm.files.arrays import FLOAT32, UINT16, read_array
 from starpullm.files.header import StrPath, file_size, reading, refusal
 from starpullm.files.json_reader import parse_object
+from starpullm.files.kinds import SAFETENSORS
 from starpullm.files.model import num_elements
 
 LENGTH_BYTES: Final = 8
@@ -58,7 +59,7 @@ class StoredTensor:
 
 def stored_tensors(path: StrPath) -> dict[str, StoredTensor]:
     """Return the tensors of a file by name, in the order of its header; no value is read."""
-    with reading(path) as (file, where):
+    with reading(path, SAFETENSORS) as (file, where):
         entries, start = _read_header(file, where)
         spans = []
         tensors = {}

@@ -15,6 +15,7 @@ from starpullm.files.header import (
     reading,
     refusal,
 )
+from starpullm.files.kinds import TOKENIZER
 
 TOKENIZER_VERSIONS: Final = (1, 2)
 GPT2_END_OF_TEXT: Final = 50256
@@ -31,7 +32,7 @@ class Tokenizer(NamedTuple):
 
 def read_tokenizer(path: StrPath) -> Tokenizer:
     """Read a tokenizer of version 1 or 2."""
-    with reading(path) as (file, where):
+    with reading(path, TOKENIZER) as (file, where):
         header = read_header(file, where, TOKENIZER_MAGIC)
         version = check_version(header, where, TOKENIZER_VERSIONS)
         count = header[2]

@@ -26,6 +26,7 @@ from starpullm.files.header import (
     reading,
     refusal,
 )
+from starpullm.files.kinds import TOKENS
 
 TOKENS_VERSION: Final = 1
 MAX_TOKEN_ID: Final = 2**16 - 1
@@ -49,7 +50,7 @@ class TokenFile:
     """
 
     def __init__(self, path: StrPath) -> None:
-        with reading(path) as (file, where):
+        with reading(path, TOKENS) as (file, where):
             header = read_header(file, where, TOKENS_MAGIC)
             check_version(header, where, (TOKENS_VERSION,))
             count = header[2]

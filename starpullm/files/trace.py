@@ -22,6 +22,7 @@ from starpullm.files.arrays import DAMAGED_ARCHIVE
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import StrPath, reading
 from starpullm.files.json_reader import JsonNode, parse_json
+from starpullm.files.kinds import TRACE
 from starpullm.files.model import INT64_MAX
 
 FORMAT: Final = "starpullm trace"
@@ -76,7 +77,7 @@ def write_trace_file(path: StrPath, trace: TraceFile) -> None:
 
 def read_trace_file(path: StrPath) -> TraceFile:
     """Read a trace, and check that all of its numbers name something."""
-    with reading(path) as (file, where):
+    with reading(path, TRACE) as (file, where):
         data = io.BytesIO(file.read())  # in memory, where only damage can make reading fail
         try:
             with zipfile.ZipFile(data) as archive:

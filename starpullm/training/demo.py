@@ -34,7 +34,7 @@ class DemoRun(NamedTuple):
 
 def prepare(directory: Path) -> tuple[Path, Path]:
     """Write an untrained model, and the sonnets of the package with one token per byte; return the paths."""
-    text = resources.files("starpullm.training").joinpath("sonnets.txt").read_text(encoding="utf-8")
+    text = resources.files("starpullm.training").joinpath("sonnets.txt").read_bytes().decode("utf-8")
     model, tokens = directory / "untrained.bin", directory / "sonnets.tokens.bin"
     initial_checkpoint(model, CONFIG, SEED)
     write_tokens(tokens, byte_encoding().encode(text))

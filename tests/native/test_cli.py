@@ -185,6 +185,7 @@ def test_generate(byte_checkpoint: Path, sampled_text: Callable[..., str]) -> No
     assert text == prompt + encoding.decode(expected) + "\n"
     assert sampled_text(*options, "--seed", seed, "--partition", "1x1", "--scheduler", "eager") == text
     assert sampled_text(*options, "--seed", seed + 1) != text
+    assert sampled_text("--prompt", "a\r\x1b[1m\r\n", "--num-tokens", 2).startswith("a\r\x1b[1m\r\n")
 
 
 def test_generate_fills_the_longest_sequence(byte_checkpoint: Path, sampled_text: Callable[..., str]) -> None:
@@ -279,7 +280,9 @@ def test_bad_checkpoints_to_show(tiny_checkpoint: Path, tiny_tokens: Path, tmp_p
     cut.write_bytes(tiny_checkpoint.read_bytes()[:-1])
     size = tiny_checkpoint.stat().st_size
     assert_command_refused(run_cli("checkpoint", "show", cut), str(cut), f"expected {size} bytes", "lnfb")
-    assert_command_refused(run_cli("checkpoint", "show", tiny_tokens), "byte 0", "20240326", "20240520")
+    assert_command_refused(
+        run_cli("checkpoint", "show", tiny_tokens), "expected a model checkpoint, found a token file"
+    )
     assert_command_refused(run_cli("checkpoint", "show", tmp_path / "none"), "none", "No such file")
 
 
@@ -301,12 +304,40 @@ def test_tokenize_then_train(byte_checkpoint: Path, tmp_path: Path) -> None:
     assert losses[-1] < losses[0]
 
 
+def test_tokenize_keeps_bytes(tmp_path: Path) -> None:
+    """Also carriage returns; each of several texts begins with the end-of-text token, one by request."""
+    windows, mac, out = tmp_path / "windows.txt", tmp_path / "mac.txt", tmp_path / "out.bin"
+    windows.write_bytes(b"\xef\xbb\xbfa\r\nb\r\n")
+    mac.write_bytes("c\rd\0\x1b[1m\f\x85\u2028".encode())
+    alone = [list(text.read_bytes()) for text in (windows, mac)]
+    for options, ids in (
+        ((windows,), alone[0]),
+        (("--end-of-text", mac), [256, *alone[1]]),
+        ((windows, mac), [256, *alone[0], 256, *alone[1]]),
+    ):
+        run = run_cli("tokenize", *options, out).check()
+        assert run.stdout == f"{out}: {len(ids)} tokens, bytes, vocabulary 257\n"
+        assert read_tokens(out).tolist() == ids
+    piped = run_cli("tokenize", "/dev/stdin", out, prefix=("sh", "-c", 'printf "a\\r\\n" | "$@"', "sh"))
+    assert piped.check().stdout == f"{out}: 3 tokens, bytes, vocabulary 257\n"
+    assert read_tokens(out).tolist() == [97, 13, 10]
+
+
 def test_bad_texts(tmp_path: Path) -> None:
     latin, out = tmp_path / "latin.txt", tmp_path / "out.bin"
     latin.write_bytes(b"na\xefve")
     assert_command_refused(run_cli("tokenize", latin, out), "latin.txt", "byte 2", "UTF-8")
     assert_command_refused(run_cli("tokenize", tmp_path / "none.txt", out), "none.txt", "No such file")
-    assert_command_refused(run_cli("tokenize", tmp_path, out), str(tmp_path), "directory")
+    assert_command_refused(run_cli("tokenize", tmp_path, out), f"{tmp_path}: expected text, found a folder")
+    pointer = tmp_path / "pointer.txt"
+    pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    assert_command_refused(run_cli("tokenize", pointer, out), f"{pointer}: expected text, found a Git LFS pointer")
+    pointer.unlink()
+    text = tmp_path / "text.txt"
+    text.write_text("a")
+    assert_command_refused(run_cli("tokenize", text, latin, text), f"{text}: found text, expected a new file")
+    assert text.read_text() == "a"
+    text.unlink()
     assert_command_refused(
         run_cli("tokenize", latin, out, "--tokenizer", latin), "tiktoken" if not _has_tiktoken() else "magic"
     )

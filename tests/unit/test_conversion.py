@@ -103,6 +103,15 @@ def with_head(tensors: Tensors) -> Tensors:
     return {**prefixed(tensors), "lm_head.weight": tensors["wte.weight"]}
 
 
+def head_only(tensors: Tensors) -> Tensors:
+    """What safetensors' save_model stores of a tied pair."""
+    return {"lm_head.weight": tensors["wte.weight"], **changed("wte.weight", None)(tensors)}
+
+
+def prefixed_head_only(tensors: Tensors) -> Tensors:
+    return changed("transformer.wte.weight", None)(with_head(tensors))
+
+
 def with_masks(tensors: Tensors) -> Tensors:
     mask = {f"h.{layer}.attn.bias": ("U8", (1, 1, 6, 6), bytes(36)) for layer in range(2)}
     return {**mask, **tensors, "h.1.attn.masked_bias": float32(np.array(-1e4, np.float32))}
@@ -112,7 +121,7 @@ def reversed_order(tensors: Tensors) -> Tensors:
     return dict(reversed(tensors.items()))
 
 
-@pytest.mark.parametrize("change", [prefixed, with_head, with_masks, reversed_order])
+@pytest.mark.parametrize("change", [prefixed, with_head, head_only, prefixed_head_only, with_masks, reversed_order])
 def test_other_names(tmp_path: Path, change: Callable[[Tensors], Tensors]) -> None:
     """A prefix, a stored copy of the tied head, constants of the causal mask, and any order of the tensors."""
     model = write_model(tmp_path / "model", change(gpt2_tensors(PARAMETERS, 11)), sizes_of(CONFIG))
@@ -274,6 +283,9 @@ def test_missing_files(tmp_path: Path) -> None:
         from_hugging_face(folder, tmp_path / "model.bin")
     write_config(folder, sizes_of(CONFIG))
     with pytest.raises(FormatError, match=r"expected model\.safetensors or .*index\.json in .*, found neither"):
+        from_hugging_face(folder, tmp_path / "model.bin")
+    (folder / "pytorch_model.bin").touch()
+    with pytest.raises(FormatError, match=r"index\.json in this folder, found pytorch_model\.bin of PyTorch$"):
         from_hugging_face(folder, tmp_path / "model.bin")
 
 

@@ -18,10 +18,10 @@ from .file_kinds import KINDS, Kind, every_kind, patch_int32
 def truncations() -> Iterator[tuple[Kind, int]]:
     """Every size just before, at and after a boundary that is shorter than the whole file."""
     for kind in KINDS:
-        edges = (0, 4, 8, HEADER_BYTES, *kind.boundaries)
+        edges = (1, 4, 8, HEADER_BYTES, *kind.boundaries)
         sizes = {edge + delta for edge in edges for delta in (-1, 0, 1)}
         for size in sorted(sizes):
-            if 0 <= size < kind.boundaries[-1]:
+            if 0 < size < kind.boundaries[-1]:  # test_kinds.py has the empty file
                 yield kind, size
 
 
@@ -60,8 +60,8 @@ def test_oversized(tmp_path: Path, kind: Kind, extra: int) -> None:
 def test_wrong_magic(tmp_path: Path, kind: Kind) -> None:
     """Another magic is refused, whatever follows."""
     path = tmp_path / "file.bin"
-    path.write_bytes(b"GGUF" + bytes(100))
-    with pytest.raises(FormatError, match=rf"byte 0: expected magic {kind.magic} \(.*\), found 1179993927$"):
+    path.write_bytes(b"\xff\1\2\3" + bytes(100))
+    with pytest.raises(FormatError, match=rf"byte 0: expected magic {kind.magic} \(.*\), found 50463231$"):
         kind.read(path)
 
 
@@ -72,7 +72,9 @@ def test_another_format(tmp_path: Path, kind: Kind) -> None:
         if other.magic != kind.magic:
             path = tmp_path / f"{other.magic}.bin"
             other.write(path)
-            with pytest.raises(FormatError, match=rf"found {other.magic} \({other.name.split(',')[0]}|model"):
+            with pytest.raises(
+                FormatError, match=rf": expected a .*, found a .*{other.name.split(',')[0].rstrip('s')}"
+            ):
                 kind.read(path)
 
 
@@ -112,6 +114,6 @@ def test_fifo(tmp_path: Path, kind: Kind) -> None:
 @every_kind
 def test_directory(tmp_path: Path, kind: Kind) -> None:
     """A directory isn't a file."""
-    with pytest.raises(FileError) as caught:
+    with pytest.raises(FileError, match=r": expected a .*, found a folder$") as caught:
         kind.read(tmp_path)
     assert caught.value.errno == errno.EISDIR

@@ -21,7 +21,7 @@ def test_values(value: object, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (b"", "byte 0: expected JSON, found Expecting value"),
+        (b"{", "byte 0: expected JSON, found Expecting property name"),
         (b'{"a": ', "byte 0: expected JSON, found Expecting value: line 1 column 7"),
         (b"\xff", "byte 0: expected JSON, found 'utf-8' codec can't decode byte 0xff"),
         (b"[" * 100_000, "byte 0: expected JSON, found "),

@@ -123,7 +123,7 @@ def test_damage(tmp_path: Path, content: bytes, sentence: str) -> None:
 def test_every_truncation(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     content = safetensors_bytes({"a": float32(np.ones(2)), "b": float32(np.zeros((1, 3)))})
-    for size in range(len(content)):
+    for size in range(2, len(content)):  # before that, it is an empty file or text
         path.write_bytes(content[:size])
         with pytest.raises(FormatError, match=rf", byte {size}: expected .* found the end of the file"):
             stored_tensors(path)

@@ -113,12 +113,12 @@ def shorter(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (lambda path: path.write_bytes(b""), "expected a starpullm trace, found an empty file"),
+        (lambda path: path.write_bytes(b"%EventDef"), "expected a starpullm trace, found text"),
         (
-            lambda path: path.write_bytes(b""),
-            "a zip archive with about.json, tasks.npy and accesses.npy, found",
+            lambda path: path.write_bytes(path.read_bytes()[:-9]),
+            "expected a starpullm trace, a zip archive with about.json, tasks.npy and accesses.npy, found",
         ),
-        (lambda path: path.write_bytes(b"%EventDef"), "expected a starpullm trace, a zip archive"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "expected a starpullm trace, a zip archive"),
         (lambda path: rewritten(path, TASKS, lambda data: None), "There is no item named 'tasks.npy'"),
         (lambda path: rewritten(path, ABOUT, shorter), "expected JSON, found"),
         (

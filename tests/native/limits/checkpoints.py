@@ -96,7 +96,8 @@ def large_checkpoint(path: Path, padded_vocab_size: int) -> Iterator[Path]:
 
 
 def _check_sizes_of_files(refused: Callable[[str, bytes, str], None], good: bytes) -> None:
-    for size in (0, 4, HEADER - 1):
+    refused("0 bytes", b"", "expected a model checkpoint, found an empty file")
+    for size in (4, HEADER - 1):
         refused(
             f"{size} bytes",
             good[:size],
@@ -121,9 +122,10 @@ def _check_headers(refused: Callable[[str, bytes, str], None], good: bytes) -> N
     def with_number(position: int, value: int) -> bytes:
         return good[: 4 * position] + struct.pack("<i", value) + good[4 * position + 4 :]
 
-    for magic, kind in {0: "", -1: "", **OTHER_KINDS}.items():
-        found = f"{magic} ({kind})" if kind else str(magic)
-        refused(f"magic number {magic}", with_number(0, magic), f"byte 0: magic number is {found}, expected {KIND}")
+    for magic in (0, -1):
+        refused(f"magic number {magic}", with_number(0, magic), f"byte 0: magic number is {magic}, expected {KIND}")
+    for magic, kind in {**OTHER_KINDS, 20261121: "a file of a training state"}.items():
+        refused(kind, with_number(0, magic), f"expected a model checkpoint, found {kind}")
     for version in (-1, 0, 2, 4):
         refused(
             f"version {version}",
@@ -184,12 +186,13 @@ def _check_no_files(statements: Statements, runtime: Runtime, directory: Path) -
         "no file", FileError, f"{missing}: open: No such file or directory", opening(runtime, missing), errno.ENOENT
     )
     for path, kind in (
-        (str(directory), "a directory"),
         (str(pipe), "a FIFO"),
         (str(directory / "socket"), "a socket"),
         ("/dev/zero", "a character device"),
     ):
         statements.refused(kind, FormatError, f"{path}: is {kind}, expected a regular file", opening(runtime, path))
+    sentence = f"{directory}: expected a model checkpoint, found a folder"
+    statements.refused("a folder", FormatError, sentence, opening(runtime, directory))
     # Of a sentence that is too long the beginning is kept, and the system's text at its end.
     endless = "/" + _LONGEST_SENTENCE * "x"
     sentence = f"{endless[: _LONGEST_SENTENCE - len('...')]}...: File name too long"

@@ -243,7 +243,7 @@ def _check_folders(statements: Statements, folder: _Folder) -> None:
     sentence = f"{root}: no training state in it is complete (the newest: {missing})"
     statements.refused("no complete state", FormatError, sentence, folder.opening(root))
     file = folder.file(0, 3)
-    sentence = f"{file}: open the folder: Not a directory"
+    sentence = f"{file}: expected a folder of training states, found a file of a training state"
     statements.refused("a file", FileError, sentence, folder.opening(file), errno.ENOTDIR)
     shutil.rmtree(state)
     sentence = f"{root}: has no training state, {_MORE}"
