@@ -8,6 +8,7 @@ __all__ = [
     "InvalidArgumentError",
     "LibraryNotFoundError",
     "MissingDependencyError",
+    "NotFiniteError",
     "OutOfMemoryError",
     "RuntimeFailureError",
     "StarpullmError",
@@ -64,6 +65,10 @@ class MissingDependencyError(StarpullmError, ImportError):
 
 class OutOfMemoryError(StarpullmError, MemoryError):
     """Raised when there isn't enough memory for a model, a batch or a file's content."""
+
+
+class NotFiniteError(StarpullmError, ArithmeticError):
+    """Raised when a loss or a probability is NaN or infinite: the training has diverged, or the model is damaged."""
 
 
 class RuntimeFailureError(StarpullmError, RuntimeError):

@@ -16,10 +16,7 @@ from starpullm.files.kinds import LFS_POINTER, TEXT, expecting, kind_of
 from starpullm.files.tokens import write_tokens
 
 
-@click.command(
-    "tokenize",
-    epilog=options.example("starpullm tokenize sonnets.txt train.bin", "starpullm tokenize *.txt train.bin"),
-)
+@click.command("tokenize", epilog=options.example("starpullm tokenize sonnets.txt train.bin"))
 @click.argument("texts", metavar="TEXT...", type=options.PATH, nargs=-1, required=True)
 @click.argument("out", type=options.PATH)
 @click.option("--tokenizer", type=options.PATH, help="llm.c's gpt2_tokenizer.bin, for GPT-2's vocabulary.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from starpullm.commands import options
 from starpullm.commands.main import all_ranks, guarded_ranks
 from starpullm.commands.render import ERR, OUT, json_number, print_json, progress_bar
 from starpullm.data.loader import TokenLoader
-from starpullm.errors import InvalidArgumentError
+from starpullm.errors import InvalidArgumentError, NotFiniteError
 from starpullm.files.atomic import check_can_write
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
@@ -25,8 +26,10 @@ from starpullm.runtime import Runtime, runtime_options
 from starpullm.schedules import number_of_pipelines
 from starpullm.traces.run import Recording, save_run
 from starpullm.trainer import Trainer
-from starpullm.training.loop import StepReport, mean_loss, train
+from starpullm.training.log import loss_log
+from starpullm.training.loop import StepReport, check_finite, mean_loss, train
 from starpullm.training.schedule import SCHEDULES, Schedule
+from starpullm.training.states import States
 
 POSITIVE = click.IntRange(min=1)
 
@@ -75,11 +78,21 @@ POSITIVE = click.IntRange(min=1)
 @click.option("--eps", type=float, default=1e-8, help="Term of AdamW's denominator.")
 @click.option("--weight-decay", type=float, default=0.0, help="Weight decay of AdamW.")
 @click.option("--save", type=options.PATH, help="Checkpoint to write after the last step.")
-@click.option("--save-every", type=POSITIVE, metavar="N", help="Save the training state every N steps.")
+@click.option(
+    "--save-every",
+    type=POSITIVE,
+    metavar="N",
+    show_default="the last with --state-dir",
+    help="Save the training state every N steps; the last one's, if none of them is an N-th.",
+)
 @click.option(
     "--state-dir", type=options.PATH, show_default="that of --resume", help="Folder to save training states in."
 )
-@click.option("--keep-states", type=POSITIVE, default=2, help="Number of newest states to keep.")
+@click.option("--keep-states", type=POSITIVE, default=2, help="Number of newest states to keep, at least 2.")
+@click.option("--keep-going", is_flag=True, help="Go on after a loss that is NaN or infinite.")
+@click.option(
+    "--log", type=options.PATH, metavar="FILE", help="Write a line of JSON for each loss; with --resume, append."
+)
 @click.option(
     "--trace",
     type=options.PATH,
@@ -165,7 +178,8 @@ def _train(
     if 0 < run.activation_sets < min(run.sub_batches, workers := runtime.partition.workers):
         say(f"{run.activation_sets} of {workers} workers have a sub-batch: more activation sets keep them busy")
     loader = _open_tokens(run.tokens, run, config, runtime)
-    data_id = loader.fingerprint if state or run.save_every else 0
+    saves = bool(run.save_every or run.state_dir)
+    data_id = loader.fingerprint if state or saves else 0
     if state:
         batch_size = number_of_pipelines(runtime.ranks, run.stages) * run.batch_size
         _check_same_data(state, batch_size, run.seq_len, data_id)
@@ -184,25 +198,30 @@ def _train(
             **settings_of(run),
         ) as trainer,
         guarded_ranks(runtime.comm),
+        loss_log(run.log if runtime.rank == 0 else None, state.step if state else -1) as log,
     ):
-        if run.save_every and states:
-            trainer.claim_directory(states)
+        saved = States(trainer, states if saves else None, run.keep_states, loader, data_id)
         recording = Recording(trainer) if run.trace else None
 
-        def validate(when: str) -> None:
+        def validate(when: str, step: int) -> None:
             if val_loader is not None:
-                validations.append(mean_loss(trainer, val_loader, run.val_batches))
-                say(f"validation loss {when}: {validations[-1]:.6f}")
-
-        def save_state(step: int) -> None:
-            if run.save_every and states and step % run.save_every == 0:
-                trainer.save_state(states, batches=loader.position, data_id=data_id, keep=run.keep_states)
+                loss = mean_loss(trainer, val_loader, run.val_batches)
+                validations.append(loss)
+                say(f"validation loss {when}: {loss:.6f}")
+                log(step, validation_loss=json_number(loss))
+                if not run.keep_going:
+                    check_finite(f"validation {when}, loss", loss)
 
         if first_step > run.steps:  # the run was ended after its last step, perhaps before it wrote the model
             say(f"all {run.steps} steps have been done")
-        validate("before")
-        reports = _run_steps(run, trainer, loader, first_step, save_state, say)
-        validate("after")
+        try:
+            validate("before", first_step - 1)
+            reports = _run_steps(run, trainer, loader, first_step, saved, log, say)
+            validate("after", run.steps)
+        except NotFiniteError:
+            if name := saved.set_aside():
+                _note(f"{name}: is the state that leads to this loss")
+            raise
         _save_results(run, trainer, recording, say)
     return {
         "losses": [json_number(report.loss) for report in reports],
@@ -219,17 +238,28 @@ def _run_steps(
     trainer: Trainer,
     loader: TokenLoader,
     first: int,
-    after_submit: Callable[[int], None],
+    states: States,
+    log: Callable[..., None],
     say: Callable[[str], None],
 ) -> list[StepReport]:
-    """Run the steps from the first one on, and print each."""
+    """Run the steps from the first one on, print and log each."""
     reports = []
-    options = {"first_step": first, "learning_rate": run.learning_rates.rate, "after_submit": after_submit}
+    every = run.save_every or run.steps
+    options: dict[str, Any] = {
+        "first_step": first,
+        "learning_rate": run.learning_rates.rate,
+        "saved_steps": range(first + -first % every, run.steps + 1, every) or [run.steps],
+        "save": states.save,
+        "keep_going": run.keep_going,
+    }
     with progress_bar(hidden=run.as_json) as progress:
         bar = progress.add_task("training", total=run.steps - first + 1)
         for report in train(trainer, loader, run.steps, **options):
             reports.append(report)
             progress.advance(bar)
+            states.know(report.loss)
+            rate, speed = run.learning_rates.rate(report.step), report.tokens_per_ms
+            log(report.step, loss=json_number(report.loss), learning_rate=rate, tokens_per_ms=speed)
             say(
                 f"step {report.step}/{run.steps}: loss {report.loss:.6f}, "
                 f"{report.tokens_per_ms:.3f} tokens/ms, {report.seconds_left:.0f} s left"
@@ -277,8 +307,9 @@ def _check_same_data(state: TrainingState, batch_size: int, seq_len: int, data_i
 
 def _check_outputs(run: SimpleNamespace) -> None:
     """Refuse files that can't be written, before any step has been computed."""
-    for path in (run.save, run.trace):
-        if path:
-            check_can_write(path)
-    if run.save and run.trace and run.save.resolve() == run.trace.resolve():
-        raise click.UsageError(f"--trace: found {run.trace}, the file of --save, expected another")
+    files = {name: path for name in ("save", "trace", "log") if (path := getattr(run, name))}
+    for path in files.values():
+        check_can_write(path)
+    for one, other in combinations(files, 2):
+        if files[one].resolve() == files[other].resolve():
+            raise click.UsageError(f"--{other}: found {files[other]}, the file of --{one}, expected another")

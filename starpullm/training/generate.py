@@ -14,6 +14,7 @@ from starpullm.files.header import StrPath
 from starpullm.files.model import ModelConfig
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
 from starpullm.trainer import Trainer
+from starpullm.training.loop import check_finite
 
 
 def encoding_for(config: ModelConfig, tokenizer_file: StrPath | None = None) -> TextEncoding:
@@ -43,6 +44,7 @@ def generate(trainer: Trainer, prompt: list[int], end_of_text: int, num_tokens: 
     sequence[0, : len(known)] = known
     for position in range(len(known) - 1, needed):
         probabilities = trainer.probabilities(sequence, 0, position)
+        check_finite(f"probabilities of the token after position {position}", probabilities)
         token = sample(probabilities, random.random_f32())
         if position + 1 < trainer.seq_len:
             sequence[0, position + 1] = token

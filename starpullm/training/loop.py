@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from starpullm.data.loader import TokenLoader
+from starpullm.errors import NotFiniteError
 from starpullm.loss import Loss
 from starpullm.processes.progress import report_phase
 from starpullm.trainer import Trainer
@@ -36,7 +38,9 @@ def train(
     *,
     first_step: int = 1,
     learning_rate: Callable[[int], float] | None = None,
-    after_submit: Callable[[int], None] | None = None,
+    saved_steps: Container[int] = (),
+    save: Callable[[int], None] = lambda step: None,
+    keep_going: bool = False,
 ) -> Iterator[StepReport]:
     """Train and yield a report for each finished step, in order.
 
@@ -44,31 +48,42 @@ def train(
 
     The loss of a step is read when ``ahead`` further steps have been submitted. Steps are numbered from 1:
     ``first_step`` is more than 1 in a run that is resumed, and ``num_steps`` is the last. ``learning_rate`` returns the
-    rate of a step (see ``Schedule.rate``); None: that of the trainer. ``after_submit`` is called with the number of
-    each submitted step, for example to save its state.
+    rate of a step (see ``Schedule.rate``); None: that of the trainer. ``save`` is called with each number of
+    ``saved_steps`` when this step's loss has been reported, and no later one has been submitted.
+
+    After the report of a loss that is NaN or infinite `NotFiniteError` is raised, unless ``keep_going``.
     """
     start = time.perf_counter()
     tokens_per_step = trainer.pipelines * trainer.batch_size * trainer.seq_len
     waiting: deque[Loss] = deque()
     done = first_step - 1
 
-    def report() -> StepReport:
+    def finished(ahead: int) -> Iterator[StepReport]:
         nonlocal done
-        loss = waiting.popleft().result()
-        done += 1
-        seconds = (time.perf_counter() - start) / (done - first_step + 1)
-        return StepReport(done, loss, tokens_per_step / (seconds * 1e3), (num_steps - done) * seconds)
+        while len(waiting) > ahead:
+            loss = waiting.popleft().result()
+            done += 1
+            seconds = (time.perf_counter() - start) / (done - first_step + 1)
+            yield StepReport(done, loss, tokens_per_step / (seconds * 1e3), (num_steps - done) * seconds)
+            if not keep_going:
+                check_finite(f"step {done}, loss", loss)
 
     for step in range(first_step, num_steps + 1):
         report_phase(f"reading the batch of step {step}")
         batch = tokens.next()
         waiting.append(trainer.submit(*batch, learning_rate=learning_rate(step) if learning_rate else None))
-        if after_submit:
-            after_submit(step)
-        if len(waiting) > ahead:
-            yield report()
-    while waiting:
-        yield report()
+        yield from finished(0 if step in saved_steps else ahead)
+        if step in saved_steps:
+            save(step)
+    yield from finished(0)
+
+
+def check_finite(what: str, values: ArrayLike) -> None:
+    """Raise `NotFiniteError` if a number is NaN or infinite."""
+    numbers = np.ravel(values)
+    wrong = numbers[~np.isfinite(numbers)]
+    if wrong.size:
+        raise NotFiniteError(f"{what}: found {wrong[0]}, expected a finite number")
 
 
 def mean_loss(trainer: Trainer, tokens: TokenLoader, num_batches: int) -> float:

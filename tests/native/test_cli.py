@@ -19,7 +19,7 @@ import pytest
 
 from starpullm.binding.library import find_library
 from starpullm.data.text import byte_encoding
-from starpullm.files.checkpoint import read_checkpoint
+from starpullm.files.checkpoint import read_checkpoint, write_checkpoint
 from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
 from starpullm.files.tokens import read_tokens
 from starpullm.golden.records import shipped_record
@@ -186,6 +186,15 @@ def test_generate(byte_checkpoint: Path, sampled_text: Callable[..., str]) -> No
     assert sampled_text(*options, "--seed", seed, "--partition", "1x1", "--scheduler", "eager") == text
     assert sampled_text(*options, "--seed", seed + 1) != text
     assert sampled_text("--prompt", "a\r\x1b[1m\r\n", "--num-tokens", 2).startswith("a\r\x1b[1m\r\n")
+
+
+def test_generate_from_a_model_with_nan(byte_checkpoint: Path, tmp_path: Path) -> None:
+    model = read_checkpoint(byte_checkpoint)
+    model.parameters["lnfb"][3] = math.nan
+    write_checkpoint(tmp_path / "nan.bin", model)
+    run = run_cli("generate", "--checkpoint", tmp_path / "nan.bin", "--num-tokens", 4)
+    sentence = "probabilities of the token after position 0: found nan, expected a finite number"
+    assert_command_refused(run, sentence, returncode=6)
 
 
 def test_generate_fills_the_longest_sequence(byte_checkpoint: Path, sampled_text: Callable[..., str]) -> None:

@@ -130,6 +130,9 @@ BAD_TRAINING: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "save and trace in one file": (("--save", "one", "--trace", "sub/../one"), ("--trace", "sub/../one", "--save")),
     "tokens from a FIFO": (("--tokens", "pipe"), ("pipe", "is a FIFO", "regular file")),
     "warm-up that doesn't end": (("--warm-up-steps", 3), ("warm-up steps", "found 3", "0 to 2")),
+    "log to a FIFO": (("--log", "pipe"), ("pipe", "can't be written", "regular file")),
+    "log over a token file": (("--log", "foreign.bin"), ("foreign.bin: expected text in JSON", "found a token file")),
+    "log and save in one file": (("--log", "one", "--save", "one"), ("--log: found one, the file of --save",)),
     "save under a file": (("--save", "TOKENS/model.bin"), ("model.bin", "Not a directory")),
 }
 
@@ -182,6 +185,65 @@ def test_train_on_a_file_that_is_truncated(tiny_checkpoint: Path, tiny_tokens: P
     (sentence,) = run.stderr.splitlines()
     expected = f"Error: {tokens}, byte {{}}: expected 400 tokens as when the file was opened, found the end of the file"
     assert re.fullmatch(re.escape(expected).replace(r"\{\}", r"\d+"), sentence), run
+
+
+def logged(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log without the speed, which must be there."""
+    lines: list[dict[str, Any]] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert all(line.pop("tokens_per_ms") > 0 for line in lines if "loss" in line)
+    return lines
+
+
+def test_log(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    """A run that was killed after its state leaves no gap, and what is trained again appears once."""
+    whole, parts, states = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl", tmp_path / "states"
+    schedule = ("--learning-rate-schedule", "cosine", "--warm-up-steps", 2, "--steps", 5)
+    options = (*SIZES, "--tokens", tiny_tokens, "--val-tokens", tiny_tokens, "--val-batches", 1, *schedule)
+    printed = run_cli("train", "--checkpoint", tiny_checkpoint, *options, "--log", whole, "--json").check().stdout
+    result, lines = json.loads(printed), logged(whole)
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4, 5, 5]
+    assert [line["loss"] for line in lines[1:-1]] == result["losses"]
+    assert [lines[place]["validation_loss"] for place in (0, -1)] == result["validation_losses"]
+    assert [f"{line['learning_rate']:.3g}" for line in lines[1:3]] == ["0.00015", "0.0003"]
+    saving = ("--save-every", 2, "--state-dir", states, "--log", parts)
+    run_cli("train", "--checkpoint", tiny_checkpoint, *options, *saving).check()
+    shutil.rmtree(states / "step-000000000004")
+    with parts.open("ab") as log:
+        log.write(b'{"step": 6, "lo')
+    run_cli("train", "--resume", states, *options, *saving).check()
+    found = logged(parts)
+    assert found.pop(3).keys() == {"step", "validation_loss"}  # before the resumed run
+    assert found == lines
+    run_cli("train", "--checkpoint", tiny_checkpoint, *options, "--log", parts).check()
+    assert logged(parts) == lines
+
+
+def test_log_of_a_killed_run(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    """Each line is in the file when the step is printed."""
+    log, states = tmp_path / "run.jsonl", tmp_path / "states"
+    saving = ("--save-every", 1, "--state-dir", states, "--log", log, "--tokens", tiny_tokens, *SIZES)
+    command = cli_command("train", "--checkpoint", tiny_checkpoint, *saving, "--steps", 10**9)
+    with started(command, timeout=30) as process:
+        assert process.stdout is not None
+        for _ in range(5):
+            line = process.stdout.readline()
+            step = int(line.split(b"/")[0].removeprefix(b"step "))
+            assert logged(log)[step - 1]["step"] == step
+        process.kill_group()
+        process.wait()
+    last = int(max(names_in(states))[-12:]) + 2
+    run_cli("train", "--resume", states, *saving, "--steps", last).check()
+    assert [line["step"] for line in logged(log)] == list(range(1, last + 1))
+
+
+def test_log_on_a_full_disk(tiny_checkpoint: Path, tiny_tokens: Path, small_disk: SmallDisk) -> None:
+    log = small_disk.folder / "run.jsonl"
+    fill = 'cat /dev/zero >"$0/filler" 2>&-; printf "" >"$0/run.jsonl"; exec "$@"'
+    prefix = (*small_disk.prefix, "sh", "-c", fill, str(small_disk.folder))
+    files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--log", log)
+    run = run_cli("train", *files, *SIZES, "--steps", 3, prefix=prefix).check(4)
+    assert run.stderr == f"Error: {log}: can't be written: No space left on device\n"
+    assert run.stdout == ""
 
 
 @pytest.mark.parametrize("as_json", [False, True])

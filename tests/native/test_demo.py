@@ -25,6 +25,17 @@ def short_demo(folder: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
+def diverging_demo(folder: str) -> tuple[int, str]:
+    demo.NUM_STEPS, demo.LEARNING_RATE = 5, 1e30
+    done = CliRunner().invoke(main, ["demo", "--output", folder])
+    return done.exit_code, done.stderr
+
+
+def test_demo_that_diverges(tmp_path: Path) -> None:
+    status, errors = run_function(diverging_demo, tmp_path / "results", timeout=100)
+    assert (status, errors) == (6, "Error: step 2, loss: found nan, expected a finite number\n")
+
+
 def test_demo(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     status, output, errors = run_function(short_demo, folder, timeout=100, environment=TWO_CORES)

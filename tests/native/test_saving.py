@@ -19,6 +19,7 @@ import pytest
 from starpullm.data.generator import generate_tokens
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import FileError
+from starpullm.files.checkpoint import read_checkpoint, write_checkpoint
 from starpullm.files.tokens import read_tokens, write_tokens
 
 from .children import TWO_CORES, Finished, Reply, attempt, cli_command, names_in, run_cli, run_function, started
@@ -270,6 +271,51 @@ def test_a_run_claims_its_folder_before_its_first_save(
     assert names_in(states) == [".lock"]
     train("--checkpoint", tiny_checkpoint, *tokens, "--steps", 1, "--save-every", 1, *saving[2:]).check()
     assert names_in(states) == [".lock", "step-000000000001"]
+
+
+@pytest.mark.parametrize("saving", [(), ("--save-every", 100), ("--save-every", 3)])
+def test_a_run_that_saves_has_a_state_at_its_end(
+    tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path, saving: tuple[object, ...]
+) -> None:
+    """With a folder and no interval, and with one that is longer than the run: that of the last step."""
+    options = ("--tokens", tiny_tokens, "--steps", 3, "--state-dir", tmp_path / "states")
+    train("--checkpoint", tiny_checkpoint, *options, *saving).check()
+    assert names_in(tmp_path / "states") == [".lock", "step-000000000003"]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(states: Path, tiny_tokens: Path) -> None:
+    """The update of step 3 makes parameters whose loss is NaN: their state is named so, and the one before stays."""
+    third, options = states / "not-finite-step-000000000003", ("--tokens", tiny_tokens, "--save-every", 1)
+    huge = ("--learning-rate", 1e30, "--keep-states", 1, "--steps", 9)
+    ended = train("--resume", states, *options, *huge).check(6)
+    assert [line.split(",")[0] for line in ended.stdout.splitlines()][1:] == ["step 4/9: loss nan"]
+    assert ended.stderr.splitlines()[1:] == [
+        f"note: {third}: is the state that leads to this loss",
+        "Error: step 4, loss: found nan, expected a finite number",
+    ]
+    assert names_in(states) == [".lock", third.name, "step-000000000002"]
+    going_on = json.loads(train("--resume", third, *options, *huge, "--keep-going", "--json").check().stdout)
+    assert going_on["losses"] == [None] * 6
+    assert names_in(states) == [".lock", third.name, "step-000000000002"]
+    train("--resume", states, *options, "--steps", 3).check()
+    assert names_in(states) == [".lock", third.name, "step-000000000002", "step-000000000003"]
+
+
+def test_a_validation_loss_that_is_not_finite(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    """Before training the model is damaged; after it, the state of the last step leads there."""
+    model, states = tmp_path / "infinite.bin", tmp_path / "states"
+    checkpoint = read_checkpoint(tiny_checkpoint)
+    checkpoint.parameters["lnfw"][:] = 1e20
+    write_checkpoint(model, checkpoint)
+    options = ("--tokens", tiny_tokens, "--val-tokens", tiny_tokens, "--val-batches", 1, "--steps", 1)
+    ended = train("--checkpoint", model, *options).check(6)
+    assert ended.stdout == "validation loss before: inf\n"
+    assert ended.stderr == "Error: validation before, loss: found inf, expected a finite number\n"
+    huge = ("--learning-rate", 1e30, "--state-dir", states, "--save", tmp_path / "trained.bin")
+    ended = train("--checkpoint", tiny_checkpoint, *options, *huge).check(6)
+    assert ended.stderr.splitlines()[-1] == "Error: validation after, loss: found nan, expected a finite number"
+    assert names_in(states) == [".lock", "not-finite-step-000000000001"]
+    assert not (tmp_path / "trained.bin").exists()
 
 
 def test_usage(states: Path, tiny_checkpoint: Path, tiny_tokens: Path) -> None:

@@ -242,3 +242,28 @@ def test_three_ranks_resume_what_three_ranks_saved(tmp_path: Path) -> None:
     whole, three, one = (path.read_bytes() for path in models.values())
     assert three == whole
     assert one == whole
+
+
+def test_a_loss_that_is_not_finite_ends_all_ranks(tmp_path: Path) -> None:
+    """It is said once; rank 0 alone writes the log; the state that leads to it is set aside."""
+    log, states = tmp_path / "run.jsonl", tmp_path / "states"
+    files = (
+        "--checkpoint",
+        model(tmp_path),
+        "--tokens",
+        token_file(tmp_path, 400),
+        "--log",
+        log,
+        "--state-dir",
+        states,
+    )
+    options = ("--seq-len", 8, "--batch-size", 1, "--steps", 9, "--save-every", 1, "--learning-rate", 1e30)
+    command = [sys.executable, "-m", "starpullm.commands", "train", *map(str, (*files, *options))]
+    outcome = run_job(Job(command, TIME_LIMIT, 2))
+    assert isinstance(outcome, ExitedWith), outcome
+    assert outcome.status == 6, outcome
+    note, sentence = outcome.stderr.splitlines()[:2]
+    assert note == f"note: {states / 'not-finite-step-000000000001'}: is the state that leads to this loss"
+    assert sentence.startswith("ranks 0-1: step 2, loss: found nan, expected a finite number")
+    assert [json.loads(line)["step"] for line in log.read_text("utf-8").splitlines()] == [1, 2]
+    assert sorted(path.name for path in states.iterdir()) == [".lock", "not-finite-step-000000000001"]

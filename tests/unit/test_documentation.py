@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -86,6 +90,17 @@ def test_every_block_of_commands_says_what_runs_it(page: Path) -> None:
                 assert (ROOT / path.rstrip(".")).exists(), where
         else:
             assert page.name in (ROOT / run[1]).read_text("utf-8"), where
+
+
+def test_the_curve_of_the_losses(tmp_path: Path) -> None:
+    """The Python lines of results.md draw a log, also one with a loss that is NaN."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install '.[docs]'")
+    [drawing] = [block.text for block in blocks(ROOT / "docs" / "results.md") if block.language == "python"]
+    lines = [{"step": 0, "validation_loss": 4.1}, {"step": 1, "loss": 4.2}, {"step": 2, "loss": None}]
+    (tmp_path / "losses.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+    environment = {**os.environ, "MPLBACKEND": "agg", "MPLCONFIGDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", drawing], cwd=tmp_path, env=environment, timeout=60, check=True)
+    assert (tmp_path / "losses.png").stat().st_size > 1000
 
 
 def starpullm_commands() -> Iterator[tuple[str, str]]:

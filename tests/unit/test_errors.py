@@ -17,6 +17,7 @@ BUILT_IN = {
     "FileError": OSError,
     "LibraryNotFoundError": OSError,
     "MissingDependencyError": ImportError,
+    "NotFiniteError": ArithmeticError,
     "OutOfMemoryError": MemoryError,
     "RuntimeFailureError": RuntimeError,
 }
