@@ -1,8 +1,7 @@
 """The command group, its exit statuses, and the contexts in which commands run over ranks.
 
 Exit status: 0 success; 1 a comparison found differences; 2 bad usage or bad input; 3 not comparable; 4 a failure of the
-machine (memory, disk, StarPU); 6 a loss or probability isn't finite; 130 interrupted; 141 nobody reads standard output
-any more.
+machine (memory, disk, StarPU), or a loss that isn't finite; 130 interrupted; 141 nobody reads standard output any more.
 """
 
 from __future__ import annotations
@@ -22,14 +21,7 @@ from click.core import ParameterSource
 
 from starpullm.binding.library import ENVIRONMENT_VARIABLE
 from starpullm.commands.render import ERR, OUT
-from starpullm.errors import (
-    FileError,
-    FormatError,
-    InvalidArgumentError,
-    MissingDependencyError,
-    NotFiniteError,
-    StarpullmError,
-)
+from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.processes import Comm
 from starpullm.processes.keeper import rank_and_size_from_environment
 from starpullm.processes.ranks import check_same_options, default_exit_status, guarded, world
@@ -38,7 +30,6 @@ EXIT_DIFFERENT = 1
 EXIT_BAD_INPUT = 2
 EXIT_NOT_COMPARABLE = 3
 EXIT_MACHINE_FAILED = 4
-EXIT_NOT_FINITE = 6  # `probe` has 5
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as in shells; click would use 1
 EXIT_CLOSED_PIPE = 128 + signal.SIGPIPE  # the same
 _INPUT_ERRORS = (InvalidArgumentError, FormatError, MissingDependencyError)
@@ -55,8 +46,6 @@ def exit_status(error: BaseException) -> int:
         return EXIT_CLOSED_PIPE
     if isinstance(error, SystemExit | click.ClickException | click.exceptions.Exit):
         return default_exit_status(error)
-    if isinstance(error, NotFiniteError):
-        return EXIT_NOT_FINITE
     missing = isinstance(error, FileError) and error.errno in _PATH_ERRORS
     # Python's status after an uncaught exception is 1; here that would look like EXIT_DIFFERENT.
     return EXIT_BAD_INPUT if missing or isinstance(error, _INPUT_ERRORS) else EXIT_MACHINE_FAILED

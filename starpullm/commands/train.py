@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 import numpy as np
@@ -18,6 +19,7 @@ from starpullm.data.loader import TokenLoader
 from starpullm.errors import InvalidArgumentError, NotFiniteError
 from starpullm.files.atomic import check_can_write
 from starpullm.files.checkpoint import checkpoint_config
+from starpullm.files.header import file_errors
 from starpullm.files.model import ModelConfig
 from starpullm.options import settings_of
 from starpullm.processes.keeper import rank_and_size_from_environment
@@ -29,9 +31,9 @@ from starpullm.trainer import Trainer
 from starpullm.training.log import loss_log
 from starpullm.training.loop import StepReport, check_finite, mean_loss, train
 from starpullm.training.schedule import SCHEDULES, Schedule
-from starpullm.training.states import States
 
 POSITIVE = click.IntRange(min=1)
+_Say: TypeAlias = Callable[[str], None]
 
 
 @click.command(
@@ -78,21 +80,13 @@ POSITIVE = click.IntRange(min=1)
 @click.option("--eps", type=float, default=1e-8, help="Term of AdamW's denominator.")
 @click.option("--weight-decay", type=float, default=0.0, help="Weight decay of AdamW.")
 @click.option("--save", type=options.PATH, help="Checkpoint to write after the last step.")
-@click.option(
-    "--save-every",
-    type=POSITIVE,
-    metavar="N",
-    show_default="the last with --state-dir",
-    help="Save the training state every N steps; the last one's, if none of them is an N-th.",
-)
+@click.option("--save-every", type=POSITIVE, metavar="N", help="Save the training state every N steps, or the last.")
 @click.option(
     "--state-dir", type=options.PATH, show_default="that of --resume", help="Folder to save training states in."
 )
 @click.option("--keep-states", type=POSITIVE, default=2, help="Number of newest states to keep, at least 2.")
 @click.option("--keep-going", is_flag=True, help="Go on after a loss that is NaN or infinite.")
-@click.option(
-    "--log", type=options.PATH, metavar="FILE", help="Write a line of JSON for each loss; with --resume, append."
-)
+@click.option("--log", type=options.PATH, metavar="FILE", help="Write a line of JSON for each loss; --resume appends.")
 @click.option(
     "--trace",
     type=options.PATH,
@@ -172,20 +166,21 @@ def _train(
     run: SimpleNamespace, config: ModelConfig, state: TrainingState | None, states: Path | None, runtime: Runtime
 ) -> dict[str, Any]:
     """Train, and return the results as --json prints them; without it, print each step."""
-    say: Callable[[str], None] = (lambda line: None) if run.as_json else OUT.print
+    say: _Say = (lambda line: None) if run.as_json else OUT.print
     if runtime.matmul != "strict":
         say(f"matmuls by {runtime.matmul}: not strict")
     if 0 < run.activation_sets < min(run.sub_batches, workers := runtime.partition.workers):
         say(f"{run.activation_sets} of {workers} workers have a sub-batch: more activation sets keep them busy")
     loader = _open_tokens(run.tokens, run, config, runtime)
-    saves = bool(run.save_every or run.state_dir)
-    data_id = loader.fingerprint if state or saves else 0
+    first_step = run.first_step = state.step + 1 if state else 1
+    saved_steps = _saved_steps(run)
+    data_id = loader.fingerprint if state or saved_steps else 0
     if state:
         batch_size = number_of_pipelines(runtime.ranks, run.stages) * run.batch_size
         _check_same_data(state, batch_size, run.seq_len, data_id)
         loader.seek(state.batches)
     val_loader = _open_tokens(run.val_tokens, run, config, runtime) if run.val_tokens else None
-    first_step = state.step + 1 if state else 1
+    reports: list[StepReport] = []
     validations: list[float] = []
     with (
         Trainer(
@@ -200,7 +195,8 @@ def _train(
         guarded_ranks(runtime.comm),
         loss_log(run.log if runtime.rank == 0 else None, state.step if state else -1) as log,
     ):
-        saved = States(trainer, states if saves else None, run.keep_states, loader, data_id)
+        if saved_steps and states:
+            trainer.claim_directory(states)
         recording = Recording(trainer) if run.trace else None
 
         def validate(when: str, step: int) -> None:
@@ -212,15 +208,25 @@ def _train(
                 if not run.keep_going:
                     check_finite(f"validation {when}, loss", loss)
 
+        def save_state(step: int) -> None:
+            # Until the next loss, that of its parameters, this state isn't known to be good: the one before stays.
+            if states and np.isfinite(reports[-1].loss):
+                keep = max(run.keep_states, 2)
+                trainer.save_state(states, batches=loader.position, data_id=data_id, keep=keep)
+
+        saving: dict[str, Any] = {"saved_steps": saved_steps, "save": save_state, "keep_going": run.keep_going}
+        rate = run.learning_rates.rate
+        steps = train(trainer, loader, run.steps, first_step=first_step, learning_rate=rate, **saving)
         if first_step > run.steps:  # the run was ended after its last step, perhaps before it wrote the model
             say(f"all {run.steps} steps have been done")
         try:
             validate("before", first_step - 1)
-            reports = _run_steps(run, trainer, loader, first_step, saved, log, say)
+            _run_steps(run, steps, reports, log, say)
             validate("after", run.steps)
         except NotFiniteError:
-            if name := saved.set_aside():
-                _note(f"{name}: is the state that leads to this loss")
+            last_good = first_step - 1 + sum(np.isfinite(report.loss) for report in reports)
+            if states and last_good in saved_steps:
+                _set_aside(trainer, states / f"step-{last_good:012}")
             raise
         _save_results(run, trainer, recording, say)
     return {
@@ -233,43 +239,45 @@ def _train(
     }
 
 
-def _run_steps(
-    run: SimpleNamespace,
-    trainer: Trainer,
-    loader: TokenLoader,
-    first: int,
-    states: States,
-    log: Callable[..., None],
-    say: Callable[[str], None],
-) -> list[StepReport]:
-    """Run the steps from the first one on, print and log each."""
-    reports = []
+def _saved_steps(run: SimpleNamespace) -> range:
+    """Return the steps whose states are saved: the last one, if no other is."""
+    if not (run.save_every or run.state_dir):
+        return range(0)
     every = run.save_every or run.steps
-    options: dict[str, Any] = {
-        "first_step": first,
-        "learning_rate": run.learning_rates.rate,
-        "saved_steps": range(first + -first % every, run.steps + 1, every) or [run.steps],
-        "save": states.save,
-        "keep_going": run.keep_going,
-    }
+    return range(run.first_step + -run.first_step % every, run.steps + 1, every) or range(run.steps, run.steps + 1)
+
+
+def _run_steps(
+    run: SimpleNamespace, steps: Iterator[StepReport], reports: list[StepReport], log: Callable[..., None], say: _Say
+) -> None:
+    """Run the steps; print and log each, and append it to the reports."""
     with progress_bar(hidden=run.as_json) as progress:
-        bar = progress.add_task("training", total=run.steps - first + 1)
-        for report in train(trainer, loader, run.steps, **options):
+        bar = progress.add_task("training", total=run.steps - run.first_step + 1)
+        for report in steps:
             reports.append(report)
             progress.advance(bar)
-            states.know(report.loss)
             rate, speed = run.learning_rates.rate(report.step), report.tokens_per_ms
             log(report.step, loss=json_number(report.loss), learning_rate=rate, tokens_per_ms=speed)
             say(
                 f"step {report.step}/{run.steps}: loss {report.loss:.6f}, "
-                f"{report.tokens_per_ms:.3f} tokens/ms, {report.seconds_left:.0f} s left"
+                f"{speed:.3f} tokens/ms, {report.seconds_left:.0f} s left"
             )
-    return reports
 
 
-def _save_results(
-    run: SimpleNamespace, trainer: Trainer, recording: Recording | None, say: Callable[[str], None]
-) -> None:
+def _set_aside(trainer: Trainer, state: Path) -> None:
+    """Rename a state that leads to a loss that isn't finite, so that no run resumes from it."""
+    new = state.with_name(f"not-finite-{state.name}")
+    trainer.wait_saved()
+    if trainer.runtime.comm:
+        trainer.runtime.comm.Barrier()
+    if trainer.runtime.rank == 0:
+        shutil.rmtree(new, ignore_errors=True)
+        with file_errors(state, "renamed"):
+            state.rename(new)
+        _note(f"{new}: is the state that leads to this loss")
+
+
+def _save_results(run: SimpleNamespace, trainer: Trainer, recording: Recording | None, say: _Say) -> None:
     """Write what is written after the last step: the model, and the trace, which rank 0 writes for all ranks."""
     trainer.wait_saved()
     if run.save:

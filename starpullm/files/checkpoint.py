@@ -13,7 +13,6 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files.arrays import FLOAT32, bytes_of, read_array
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import (
-    CHECKPOINT_MAGIC,
     HEADER_BYTES,
     StrPath,
     check_size,
@@ -82,7 +81,7 @@ def read_checkpoint(path: StrPath, *, mmap: bool = False) -> Checkpoint:
 
 def checkpoint_header(config: ModelConfig) -> bytes:
     """Return the header of a checkpoint, 1024 bytes."""
-    return header_bytes(CHECKPOINT_MAGIC, CHECKPOINT_VERSION, *astuple(config))
+    return header_bytes(CHECKPOINT, CHECKPOINT_VERSION, *astuple(config))
 
 
 def write_checkpoint(path: StrPath, checkpoint: Checkpoint) -> None:
@@ -94,7 +93,7 @@ def write_checkpoint(path: StrPath, checkpoint: Checkpoint) -> None:
 
 
 def _read_checkpoint_header(file: BinaryIO, where: Path) -> ModelConfig:
-    header = read_header(file, where, CHECKPOINT_MAGIC)
+    header = read_header(file, where, CHECKPOINT)
     if header[1] != CHECKPOINT_VERSION:
         more = " (bfloat16), which isn't supported" if header[1] == CHECKPOINT_VERSION_BFLOAT16 else ""
         raise refusal(where, 4, f"version {CHECKPOINT_VERSION} (float32)", f"version {header[1]}{more}")

@@ -21,9 +21,6 @@ from starpullm.files.kinds import MAGICS, expecting
 StrPath: TypeAlias = str | os.PathLike[str]
 HEADER_INTS: Final = 256
 HEADER_BYTES: Final = 4 * HEADER_INTS
-CHECKPOINT_MAGIC: Final = 20240326
-TOKENIZER_MAGIC: Final = 20240328
-TOKENS_MAGIC: Final = 20240520
 _OTHER_KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
@@ -34,10 +31,10 @@ INT32_MAX: Final = 2**31 - 1
 INT32: Final = np.dtype("<i4")
 
 
-def header_bytes(*values: int) -> bytes:
-    """Return the 1024 bytes of a header: the values, then zeros."""
+def header_bytes(kind: str, *values: int) -> bytes:
+    """Return the 1024 bytes of a header: the kind's magic number, the values, then zeros."""
     header = np.zeros(HEADER_INTS, INT32)
-    header[: len(values)] = values
+    header[: len(values) + 1] = MAGICS[kind], *values
     return header.tobytes()
 
 
@@ -93,16 +90,15 @@ def file_size(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def read_header(file: BinaryIO, where: Path, magic: int) -> list[int]:
+def read_header(file: BinaryIO, where: Path, kind: str) -> list[int]:
     """Read the 256 numbers of the header, and check its size and magic number."""
     data = file.read(HEADER_BYTES)
     if len(data) >= 4:
         found = int.from_bytes(data[:4], "little", signed=True)
-        if found != magic:
-            raise refusal(where, 0, f"magic {magic} ({MAGICS[magic]})", str(found))
+        if found != MAGICS[kind]:
+            raise refusal(where, 0, f"magic {MAGICS[kind]} ({kind})", str(found))
     if len(data) < HEADER_BYTES:
-        expected = f"the header of {MAGICS[magic]}, {HEADER_BYTES} bytes"
-        raise refusal(where, len(data), expected, "the end of the file")
+        raise refusal(where, len(data), f"the header of {kind}, {HEADER_BYTES} bytes", "the end of the file")
     header: list[int] = np.frombuffer(data, INT32).tolist()
     return header
 

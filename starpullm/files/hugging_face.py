@@ -22,7 +22,6 @@ from starpullm.files.safetensors import StoredTensor, stored_tensors
 CONFIG_FILE: Final = "config.json"
 MODEL_FILE: Final = "model.safetensors"
 INDEX_FILE: Final = "model.safetensors.index.json"
-PYTORCH_FILE: Final = "pytorch_model.bin"
 PREFIX: Final = "transformer."
 HEAD: Final = "lm_head.weight"
 _BUFFERS: Final = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
@@ -96,7 +95,7 @@ def open_model(path: StrPath) -> HuggingFaceModel:
     if source.is_dir():
         source = folder / MODEL_FILE if (folder / MODEL_FILE).exists() else folder / INDEX_FILE
         if not source.exists():
-            found = f"{PYTORCH_FILE} of PyTorch" if (folder / PYTORCH_FILE).exists() else "neither"
+            found = "pytorch_model.bin of PyTorch" if (folder / "pytorch_model.bin").exists() else "neither"
             raise FormatError(f"{folder}: expected {MODEL_FILE} or {INDEX_FILE} in this folder, found {found}")
     stored = _indexed_tensors(source) if source.suffix == ".json" else stored_tensors(source)
     tensors = _without_prefix(source, stored)

@@ -23,22 +23,21 @@ TEXT: Final = "text"
 JSON: Final = "text in JSON"
 STATES: Final = "a folder of training states"
 MAGICS: Final = {
-    20240326: CHECKPOINT,
-    20240327: "a debug state",
-    20240328: TOKENIZER,
-    20240520: TOKENS,
-    20261121: "a file of a training state",
+    CHECKPOINT: 20240326,
+    "a debug state": 20240327,
+    TOKENIZER: 20240328,
+    TOKENS: 20240520,
+    "a file of a training state": 20261121,
 }
 LFS_POINTER: Final = b"version https://git-lfs"
 _BEGINNINGS: Final = {
-    **{magic.to_bytes(4, "little"): kind for magic, kind in MAGICS.items()},
+    **{magic.to_bytes(4, "little"): kind for kind, magic in MAGICS.items()},
     b"STPPROBE": "a file of the probe's log",
     LFS_POINTER: "a Git LFS pointer, which `git lfs pull` replaces by the file",
     **dict.fromkeys((b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5"), "a pickle, as older PyTorch files are"),
     b"PK\3\4": "a zip archive",
     b"\x1f\x8b": "a gzip file",
     b"\x28\xb5\x2f\xfd": "a zstd file",
-    b"\xfd7zXZ": "an xz file",
     b"GGUF": "a GGUF model",
     b"\x93NUMPY": "a NumPy array",
     b"PAR1": "a Parquet file",
@@ -53,18 +52,14 @@ def kind_of(path: Path) -> str | None:
     """Return the kind of a file or folder; None if it isn't known, or can't be read."""
     with suppress(OSError):
         if path.is_dir():
-            return _kind_of_folder({item.name for item in path.iterdir()})
+            names = {item.name for item in path.iterdir()}
+            if "config.json" in names:
+                return f"a folder with a model in Hugging Face's layout, {_CONVERTED}"
+            return STATES if any(name.startswith("step-") or name.endswith(".state") for name in names) else "a folder"
         if path.is_file():
             with path.open("rb") as file:
                 return _kind_of_bytes(file.read(_HEAD_BYTES))
     return None
-
-
-def _kind_of_folder(names: set[str]) -> str:
-    if "config.json" in names:
-        return f"a folder with a model in Hugging Face's layout, {_CONVERTED}"
-    states = any(name.startswith("step-") or name.endswith(".state") for name in names)
-    return STATES if states else "a folder"
 
 
 def _kind_of_bytes(head: bytes) -> str | None:

@@ -6,7 +6,6 @@ from typing import Final, NamedTuple
 
 from starpullm.files.header import (
     HEADER_BYTES,
-    TOKENIZER_MAGIC,
     StrPath,
     check_end,
     check_version,
@@ -33,7 +32,7 @@ class Tokenizer(NamedTuple):
 def read_tokenizer(path: StrPath) -> Tokenizer:
     """Read a tokenizer of version 1 or 2."""
     with reading(path, TOKENIZER) as (file, where):
-        header = read_header(file, where, TOKENIZER_MAGIC)
+        header = read_header(file, where, TOKENIZER)
         version = check_version(header, where, TOKENIZER_VERSIONS)
         count = header[2]
         if count < 1:

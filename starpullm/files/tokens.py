@@ -16,7 +16,6 @@ from starpullm.files.atomic import atomic_write
 from starpullm.files.header import (
     HEADER_BYTES,
     INT32_MAX,
-    TOKENS_MAGIC,
     StrPath,
     check_size,
     check_version,
@@ -51,7 +50,7 @@ class TokenFile:
 
     def __init__(self, path: StrPath) -> None:
         with reading(path, TOKENS) as (file, where):
-            header = read_header(file, where, TOKENS_MAGIC)
+            header = read_header(file, where, TOKENS)
             check_version(header, where, (TOKENS_VERSION,))
             count = header[2]
             if count < 0:
@@ -130,6 +129,6 @@ def write_tokens(path: StrPath, tokens: ArrayLike) -> None:
             f"{Path(path)}, token {index}: expected an id from 0 to {MAX_TOKEN_ID}, found {ids[index]}"
         )
     with atomic_write(path) as file:
-        file.write(header_bytes(TOKENS_MAGIC, TOKENS_VERSION, ids.size))
+        file.write(header_bytes(TOKENS, TOKENS_VERSION, ids.size))
         for start in range(0, ids.size, SCAN):
             file.write(bytes_of(ids[start : start + SCAN], UINT16))

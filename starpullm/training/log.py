@@ -13,7 +13,6 @@ from starpullm.files.header import file_errors, reading
 from starpullm.files.json_reader import JsonNode, parse_json
 from starpullm.files.kinds import JSON
 
-_KIND: Final = f"{JSON}, a line for each loss"
 _START: Final = b'{"step": '
 """Of each line."""
 
@@ -22,19 +21,19 @@ _START: Final = b'{"step": '
 def loss_log(path: Path | None, last_step: int) -> Iterator[Callable[..., None]]:
     """Give a function that appends a line with its arguments to a file; without a path it does nothing.
 
-    Of a log that is there, lines up to ``last_step`` stay, for a run that resumes after this step; -1: none.
-    `FormatError` is raised if the file is something else.
+    Of a log that is there, lines up to ``last_step`` stay, after which this run resumes; -1: none. `FormatError` is
+    raised if the file is something else.
     """
     if path is None:
         yield lambda step, **values: None
         return
-    kept = _lines_that_stay(path, last_step) if path.exists() else b""
+    kept = _kept_lines(path, last_step) if path.exists() else b""
     with file_errors(path, "written"):
         file = path.open("ab", buffering=0)
 
     def write(step: int, **values: object) -> None:
         line = json.dumps({"step": step, **values}).encode() + b"\n"
-        if kept.endswith(line):  # a validation before this run, which is the one after the run that it resumes
+        if kept.endswith(line):  # the validation before this run is that after the run that it resumes
             return
         with file_errors(path, "written"):
             while line:
@@ -45,16 +44,15 @@ def loss_log(path: Path | None, last_step: int) -> Iterator[Callable[..., None]]
         yield write
 
 
-def _lines_that_stay(path: Path, last_step: int) -> bytes:
-    end = 0
-    with reading(path, _KIND) as (file, where):
-        content = file.read()
-        for number, line in enumerate(content.splitlines(keepends=True), 1):
+def _kept_lines(path: Path, last_step: int) -> bytes:
+    with reading(path, f"{JSON}, a line for each loss") as (file, where):
+        content, end = file.read(), 0
+        for line in content.splitlines(keepends=True):
             if not (line.startswith(_START) or _START.startswith(line)):
-                raise FormatError(f"{where}, line {number}: expected a loss of `train --log`, found {line[:40]!r}")
+                raise FormatError(f"{where}, byte {end}: expected a loss of `train --log`, found {line[:40]!r}")
             if not line.endswith(b"\n"):  # the run was killed while it wrote
                 break
-            if JsonNode(where, f"line {number}", parse_json(line, where, end)).child("step").integer() > last_step:
+            if JsonNode(where, f"byte {end}", parse_json(line, where, end)).child("step").integer() > last_step:
                 break
             end += len(line)
-    return content[:end]
+        return content[:end]

@@ -120,7 +120,7 @@ def make_kinds(directory: Path) -> list[Kind]:
     paths = {name: directory / f"{name}.bin" for name in ("checkpoint", "tokens", "tokenizer")}
     write_checkpoint(paths["checkpoint"], Checkpoint(CONFIG, tensors))
     write_tokens(paths["tokens"], np.arange(9) % 3)
-    paths["tokenizer"].write_bytes(header_bytes(20240328, 2, 3, 2) + b"\1a\2bc\1d")
+    paths["tokenizer"].write_bytes(header_bytes("a tokenizer", 2, 3, 2) + b"\1a\2bc\1d")
     with Runtime("1x1") as runtime, Trainer(runtime, paths["checkpoint"], batch_size=1, seq_len=2) as trainer:
         for _ in range(STEP):
             trainer.step([[0, 1]], [[1, 2]])

@@ -32,7 +32,7 @@ def some_tensors(config: ModelConfig, seed: int = 0) -> dict[str, NDArray[np.flo
 def write_tokenizer(path: StrPath, tokenizer: Tokenizer, version: int = 2) -> None:
     """Write a tokenizer as docs/formats.md has it."""
     extra = [tokenizer.end_of_text] if version == 2 else []
-    header = header_bytes(20240328, version, len(tokenizer.tokens), *extra)
+    header = header_bytes("a tokenizer", version, len(tokenizer.tokens), *extra)
     Path(path).write_bytes(header + b"".join(bytes([len(token)]) + token for token in tokenizer.tokens))
 
 

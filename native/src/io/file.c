@@ -27,9 +27,6 @@ static const struct {
 } formats[NUM_FORMATS] = {
     [FORMAT_CHECKPOINT] = {20240326, 3, "a model checkpoint"},
     [FORMAT_TRAINING_STATE] = {20261121, 2, "a training state"},
-    [FORMAT_DEBUG_STATE] = {20240327, 2, "a debug state"},
-    [FORMAT_TOKENIZER] = {20240328, 2, "a tokenizer"},
-    [FORMAT_TOKENS] = {20240520, 1, "a token file"},
 };
 
 static size_t transfer(int64_t bytes)
@@ -126,16 +123,6 @@ status input_read_tensor(const struct input_file *file, const struct stored_tens
     return code;
 }
 
-/* " (a debug state)" if it is the magic number of one of the formats, else "". */
-static const char *format_of_magic(int32_t magic, char *text, size_t room)
-{
-    text[0] = '\0';
-    for (int f = 0; f < NUM_FORMATS; f++)
-        if (formats[f].magic == magic)
-            snprintf(text, room, " (%s)", formats[f].name);
-    return text;
-}
-
 status input_read_header(const struct input_file *file, enum file_format format, int32_t header[FILE_HEADER_INTS])
 {
     if (file->size < FILE_HEADER_BYTES)
@@ -145,10 +132,9 @@ status input_read_header(const struct input_file *file, enum file_format format,
             file->path, file->size, FILE_HEADER_BYTES, formats[format].name, FILE_HEADER_BYTES - file->size);
     TRY(input_read(file, header, FILE_HEADER_BYTES, 0));
     const int32_t magic = header[HEADER_MAGIC], version = header[HEADER_VERSION];
-    char found[32];
     if (magic != formats[format].magic)
-        return invalid_file("%s: byte 0: magic number is %" PRId32 "%s, expected %" PRId32 " (%s)", file->path, magic,
-                            format_of_magic(magic, found, sizeof found), formats[format].magic, formats[format].name);
+        return invalid_file("%s: byte 0: magic number is %" PRId32 ", expected %" PRId32 " (%s)", file->path, magic,
+                            formats[format].magic, formats[format].name);
     if (format == FORMAT_CHECKPOINT && version == CHECKPOINT_BFLOAT16)
         return invalid_file(
             "%s: byte 4: version is %d (bfloat16), expected 3 (float32): bfloat16 checkpoints can't be read",

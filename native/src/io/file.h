@@ -13,15 +13,8 @@
 
 enum { FILE_HEADER_INTS = 256, FILE_HEADER_BYTES = 4 * FILE_HEADER_INTS };
 
-/* The formats that are read here, and those that are only recognised. */
-enum file_format {
-    FORMAT_CHECKPOINT,
-    FORMAT_TRAINING_STATE,
-    FORMAT_DEBUG_STATE,
-    FORMAT_TOKENIZER,
-    FORMAT_TOKENS,
-    NUM_FORMATS
-};
+/* The formats that are read here. */
+enum file_format { FORMAT_CHECKPOINT, FORMAT_TRAINING_STATE, NUM_FORMATS };
 
 /* Positions of the header's integers that every format has. */
 enum { HEADER_MAGIC = 0, HEADER_VERSION = 1 };

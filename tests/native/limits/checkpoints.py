@@ -28,8 +28,8 @@ from .statements import Statements
 HEADER = 1024
 KIND = "20240326 (a model checkpoint)"
 SIZES = ("max_seq_len", "vocab_size", "num_layers", "num_heads", "channels", "padded_vocab_size")
-OTHER_KINDS = {
-    20261121: "a training state",
+_OTHER_KINDS = {
+    20261121: "a file of a training state",
     20240327: "a debug state",
     20240328: "a tokenizer",
     20240520: "a token file",
@@ -124,7 +124,7 @@ def _check_headers(refused: Callable[[str, bytes, str], None], good: bytes) -> N
 
     for magic in (0, -1):
         refused(f"magic number {magic}", with_number(0, magic), f"byte 0: magic number is {magic}, expected {KIND}")
-    for magic, kind in {**OTHER_KINDS, 20261121: "a file of a training state"}.items():
+    for magic, kind in _OTHER_KINDS.items():
         refused(kind, with_number(0, magic), f"expected a model checkpoint, found {kind}")
     for version in (-1, 0, 2, 4):
         refused(

@@ -20,7 +20,7 @@ from starpullm.resume import training_state
 from starpullm.trainer import Trainer
 
 from ..readers.state_file import BLOCK, ENTRY, HEADER, NUMBERS, StateFile
-from .checkpoints import OTHER_KINDS, SIZES
+from .checkpoints import SIZES
 from .options import MODEL, TINY, B, T
 from .processes import NO_FORMAT
 from .statements import Statements
@@ -124,11 +124,9 @@ def _check_numbers(folder: _Folder) -> None:
         changed = folder.good.with_numbers({"version": version})
         sentence = f"byte 4: version is {version}, expected 2 (a training state)"
         folder.refused_file(f"version {version}", changed, sentence)
-    for magic, kind in {0: "", 20240326: "a model checkpoint", **OTHER_KINDS}.items():
-        if kind != "a training state":
-            found = f"{magic} ({kind})" if kind else str(magic)
-            sentence = f"byte 0: magic number is {found}, expected 20261121 (a training state)"
-            folder.refused_file(f"magic number {magic}", folder.good.with_numbers({"magic": magic}), sentence)
+    for magic in (0, 20240326):
+        sentence = f"byte 0: magic number is {magic}, expected 20261121 (a training state)"
+        folder.refused_file(f"magic number {magic}", folder.good.with_numbers({"magic": magic}), sentence)
 
 
 def _check_table_and_values(folder: _Folder) -> None:
