@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from starpullm.binding import prototypes, structs
@@ -13,7 +14,8 @@ from starpullm.errors import InvalidArgumentError, OutOfMemoryError
 from starpullm.memory import available_memory, bytes_of
 from starpullm.options import OFFLOAD_PLANS, place_of
 from starpullm.processes import Comm
-from starpullm.processes.ranks import CommonBlocks, failing_together
+from starpullm.processes.interrupts import SignalWatch
+from starpullm.processes.ranks import CommonBlocks, check_launcher, failing_together
 
 DEFAULT_SCHEDULER = "lws"
 MATMULS = ("strict", "blas")
@@ -63,6 +65,9 @@ class Runtime(Resource):
     leaves the ``with`` block of the runtime or of a trainer on one rank is written to standard error and ends all ranks
     by ``MPI_Abort``, unless within a second all ranks have left the block after the same calls: then each rank closes
     what it has open, and the exception goes on.
+
+    If Ctrl-C waits for a native call of the main thread for two seconds, a line on standard error says so, and the next
+    Ctrl-C ends the process; not if the program handles SIGINT itself.
 
     Parameters
     ----------
@@ -122,6 +127,7 @@ class Runtime(Resource):
         self.scheduler = scheduler
         self._blocks: CommonBlocks | None = None
         self._handle = structs.Handle("runtime")
+        check_launcher()
         with failing_together(self.comm):
             library = _blas_to_open(matmul, blas_library)
             self.partition = Partition.parse(partition) if isinstance(partition, str) else partition
@@ -138,7 +144,9 @@ class Runtime(Resource):
             )
         self.drops = offload is not None and offload_plan == OFFLOAD_PLANS[0]
         """Whether gradients and activations are dropped after their last use, without ``keep_activations``."""
-        with self._creating():
+        self._watch = SignalWatch(guest=True)
+        with ExitStack() as stack, self._creating():
+            stack.enter_context(self._watch)
             prototypes.call("runtime_create", options, self._handle.address)
             if self.comm:
                 self._blocks = CommonBlocks(self.comm)
@@ -148,6 +156,7 @@ class Runtime(Resource):
             blas = prototypes.text(prototypes.call("blas"))
             self.matmul = f"blas ({blas})" if blas else "strict"
             """What computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the BLAS's own description."""
+            stack.pop_all()  # `_destroy` ends the watch
 
     def offloaded(self) -> Offloaded:
         """Return how many bytes have moved to the disk and from it so far; 0 without ``offload``.
@@ -161,6 +170,7 @@ class Runtime(Resource):
 
     def _destroy(self) -> None:
         prototypes.call("runtime_destroy", self._handle.address)
+        self._watch.__exit__()
         if self._blocks is not None:
             self._blocks.free()
 

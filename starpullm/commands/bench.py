@@ -13,7 +13,7 @@ import click
 
 from starpullm.checks.result import json_value
 from starpullm.commands import options
-from starpullm.commands.main import exit_status, leave_on_sigterm
+from starpullm.commands.main import exit_status, refuse_ranks
 from starpullm.commands.render import ERR, OUT, print_json, progress_bar
 from starpullm.errors import StarpullmError
 from starpullm.files.checkpoint import checkpoint_config
@@ -87,6 +87,7 @@ def command(**values: Any) -> None:
     run is: the median, the least and the most of the ratios within each round. With fewer than six rounds there is no
     median.
     """
+    refuse_ranks("--ranks says on how many to measure")
     run = SimpleNamespace(**values)
     options.expect_one(model=run.model, checkpoint=run.checkpoint)
     if run.batch_size and run.total_batch_size:
@@ -96,7 +97,6 @@ def command(**values: Any) -> None:
     record = shipped_record(run.model) if run.model else None
     config, seed = (record.model, record.seed) if record else (checkpoint_config(run.checkpoint), 0)
     workloads = list(_workloads(run, record))
-    leave_on_sigterm()
     with options.model_file(run.checkpoint, config, seed) as checkpoint:
         _measure_all(run, workloads, checkpoint)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from starpullm.commands import options
-from starpullm.commands.main import EXIT_DIFFERENT
+from starpullm.commands.main import EXIT_DIFFERENT, refuse_ranks
 from starpullm.commands.render import OUT, progress_bar
 from starpullm.files.header import file_errors
 from starpullm.files.model import num_parameters
@@ -26,6 +26,7 @@ def command(output: Path) -> None:
 
     The run is then repeated on another partition and has to give the same bits; otherwise the exit status is 1.
     """
+    refuse_ranks("the demo trains in one process")
     start = time.perf_counter()
     with file_errors(output, "made"):
         output.mkdir(parents=True, exist_ok=True)

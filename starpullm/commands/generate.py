@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from starpullm.commands import options
+from starpullm.commands.main import refuse_ranks
 from starpullm.commands.render import progress_bar
 from starpullm.training.generate import continue_text
 
@@ -24,6 +25,7 @@ from starpullm.training.generate import continue_text
 @options.scheduler
 def command(checkpoint: Path, prompt: str, num_tokens: int, seed: int, **options: Any) -> None:
     """Continue a text; tokens are sampled as in llm.c."""
+    refuse_ranks("a text is sampled in one process")
     with progress_bar(hidden=False) as progress:
         bar = progress.add_task("sampling", total=num_tokens)
         text = continue_text(checkpoint, prompt, num_tokens, seed, progress=lambda: progress.advance(bar), **options)

@@ -1,7 +1,8 @@
 """The command group, its exit statuses, and the contexts in which commands run over ranks.
 
 Exit status: 0 success; 1 a comparison found differences; 2 bad usage or bad input; 3 not comparable; 4 a failure of the
-machine (memory, disk, StarPU), or a loss that isn't finite; 130 interrupted; 141 nobody reads standard output any more.
+machine (memory, disk, StarPU), or a loss that isn't finite; 130 interrupted; 141 nobody reads standard output any more;
+143 ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -22,7 +23,8 @@ from click.core import ParameterSource
 from starpullm.binding.library import ENVIRONMENT_VARIABLE
 from starpullm.commands.render import ERR, OUT
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
-from starpullm.processes import Comm
+from starpullm.processes import Comm, progress
+from starpullm.processes.interrupts import SignalWatch
 from starpullm.processes.keeper import rank_and_size_from_environment
 from starpullm.processes.ranks import check_same_options, default_exit_status, guarded, world
 
@@ -32,6 +34,7 @@ EXIT_NOT_COMPARABLE = 3
 EXIT_MACHINE_FAILED = 4
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as in shells; click would use 1
 EXIT_CLOSED_PIPE = 128 + signal.SIGPIPE  # the same
+_LEAVE_SECONDS = 5.0  # for a command to end its processes and remove its files after a signal
 _INPUT_ERRORS = (InvalidArgumentError, FormatError, MissingDependencyError)
 # These error numbers mean that the path was wrong, not that the disk failed.
 _WRONG_NAME = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
@@ -90,7 +93,8 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with SignalWatch(_LEAVE_SECONDS):
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except BrokenPipeError:
@@ -103,7 +107,7 @@ class _Group(click.Group):
                 case MemoryError():
                     ERR.print(f"Error: out of memory: {error}")
                 case KeyboardInterrupt():
-                    ERR.print("Interrupted.")
+                    ERR.print(f"Interrupted ({progress.where()}).")
                 case _:
                     traceback.print_exc()
             ctx.exit(exit_status(error))
@@ -125,19 +129,6 @@ def all_ranks() -> Iterator[Comm | None]:
         check_same_options(comm, {name: value for name, value in params.items() if "partition" not in name})
         OUT.quiet = comm.Get_rank() > 0
         yield comm
-
-
-def leave_on_sigterm() -> None:
-    """Make SIGTERM an exception, so that child processes are ended and temporary files are removed.
-
-    It arrives when native code has returned. In `guarded_ranks` SIGTERM ends the process at once instead.
-    """
-    signal.signal(signal.SIGTERM, _leave)
-
-
-def _leave(number: int, frame: object) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    raise SystemExit(128 + number)
 
 
 def refuse_ranks(reason: str) -> None:

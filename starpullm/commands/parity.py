@@ -21,7 +21,7 @@ from starpullm.checks.recorded_run import MAX_RECORDED, MAX_RECORDED_PARAMETERS,
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.training import make_inputs
 from starpullm.commands import options
-from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, guarded_ranks, leave_on_sigterm
+from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, guarded_ranks
 from starpullm.commands.render import ERR, OUT, print_json, progress_bar
 from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.sizes import divisors
@@ -74,7 +74,6 @@ def command(**values: Any) -> None:
     record's batch; 3 if nothing can be compared, because this machine's libm is not the record's or a BLAS computes the
     matmuls.
     """
-    leave_on_sigterm()
     run = SimpleNamespace(**values)
     records = [find_record(name) for name in run.record_files]
     results: list[Result] = []

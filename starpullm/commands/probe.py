@@ -11,7 +11,7 @@ import click
 
 from starpullm.checks.result import Outcome
 from starpullm.commands import options
-from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, leave_on_sigterm
+from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, refuse_ranks
 from starpullm.commands.render import OUT, print_json, progress_bar
 from starpullm.probe import probe_program
 from starpullm.probe.check import DEFAULT_RUNS, DEFAULT_WORKERS, NUM_STANDARD_RUNS
@@ -85,7 +85,7 @@ def command(
     or hangs; 2 for bad usage or a program that can't be judged; 3 if its results change from run to run by themselves;
     5 if they are the same, and a task does something else than it declares.
     """
-    leave_on_sigterm()
+    refuse_ranks("PROGRAM may be the launcher of ranks")
     if replay is not None:
         whole = (program, *arguments)
         chosen = {name: settings[name] for name in ("workers", "sums")}

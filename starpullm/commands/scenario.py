@@ -17,7 +17,7 @@ from starpullm.checks.isolation import Pool
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.scenarios import Scenarios, of_level, tell_stories
 from starpullm.commands import options
-from starpullm.commands.main import EXIT_DIFFERENT, leave_on_sigterm, refuse_ranks
+from starpullm.commands.main import EXIT_DIFFERENT, refuse_ranks
 from starpullm.commands.render import OUT
 from starpullm.processes.children import Answered
 from starpullm.scenario.story import LEVELS, Story, draw, shrink
@@ -42,7 +42,6 @@ def command(seed: int, minutes: float, ranks: int) -> None:
     Exit status: 0 if no story ended so; 1 if one did.
     """
     refuse_ranks("the command starts those of --ranks itself")
-    leave_on_sigterm()
     begun, told_stories, compared = time.monotonic(), 0, 0
     with tempfile.TemporaryDirectory(prefix="starpullm-scenario-") as directory, Pool() as pool:
         told = Path(directory, "told")

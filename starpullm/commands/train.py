@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
@@ -16,13 +18,14 @@ from starpullm.commands import options
 from starpullm.commands.main import all_ranks, guarded_ranks
 from starpullm.commands.render import ERR, OUT, json_number, print_json, progress_bar
 from starpullm.data.loader import TokenLoader
-from starpullm.errors import InvalidArgumentError, NotFiniteError
+from starpullm.errors import InvalidArgumentError, NotFiniteError, StarpullmError
 from starpullm.files.atomic import check_can_write
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.header import file_errors
 from starpullm.files.model import ModelConfig
 from starpullm.options import settings_of
 from starpullm.processes.keeper import rank_and_size_from_environment
+from starpullm.processes.progress import add_note
 from starpullm.resume import TrainingState, training_state
 from starpullm.runtime import Runtime, runtime_options
 from starpullm.schedules import number_of_pipelines
@@ -155,6 +158,21 @@ def _say_other_settings(run: SimpleNamespace, state: TrainingState) -> None:
             _note(f"{state.path}: step {state.step} had {name} {found:g}, by these options it is {given:g}")
 
 
+def _how_to_go_on(states: Path, ranks: int) -> str:
+    """Return which state in a folder is the newest, and the command that goes on from it."""
+    try:
+        newest = training_state(states)
+    except StarpullmError:
+        return f"; no complete state in {states} yet"
+    words = [word for word in sys.argv[1:] if not word.startswith(("--checkpoint=", "--resume="))]
+    for option in {"--checkpoint", "--resume"}.intersection(words):
+        at = words.index(option)
+        del words[at : at + 2]
+    launcher = f"mpirun -n {ranks} " if ranks > 1 else ""
+    command = shlex.join(["starpullm", *words, "--resume", str(states)])
+    return f"; the newest state is {newest.path}, of step {newest.step}, to go on: {launcher}{command}"
+
+
 def _note(sentence: str) -> None:
     """Print a note, over ranks once."""
     rank, _ = rank_and_size_from_environment()
@@ -197,6 +215,8 @@ def _train(
     ):
         if saved_steps and states:
             trainer.claim_directory(states)
+            if runtime.rank == 0:
+                add_note(lambda: _how_to_go_on(states, runtime.ranks))
         recording = Recording(trainer) if run.trace else None
 
         def validate(when: str, step: int) -> None:

@@ -244,6 +244,7 @@ class Child:
     def kill(self) -> None:
         """End the child at once, whatever it does."""
         self._is_over = True
+        self._signal(signal.SIGKILL)  # nobody reads the stacks that `run_job` would ask for
         if self._connection is not None:
             self._connection.close()
         if self._thread is not None:

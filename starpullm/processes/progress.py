@@ -10,6 +10,7 @@ import os
 import struct
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,6 +56,8 @@ class _Own:
 
     phase: str | None = None
     step: int | None = None
+    note: Callable[[], str] = str
+    """What to say after where the process is."""
 
 
 def report_phase(phase: str, step: int | None = None) -> None:
@@ -73,8 +76,14 @@ def report_phase(phase: str, step: int | None = None) -> None:
 
 
 def where() -> str:
-    """Return this process's step and phase in words, as messages have them at their end."""
-    return "no phase reported" if _Own.phase is None else str(Phase(_Own.phase, _Own.step, 0))
+    """Return this process's step and phase in words, as messages have them at their end, and its note."""
+    phase = "no phase reported" if _Own.phase is None else str(Phase(_Own.phase, _Own.step, 0))
+    return phase + _Own.note()
+
+
+def add_note(note: Callable[[], str]) -> None:
+    """Let `where` say more."""
+    _Own.note = note
 
 
 def report_failure(status: int, sentence: str) -> None:

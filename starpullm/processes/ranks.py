@@ -1,21 +1,18 @@
 """What a process does that is one rank of an MPI job: start MPI, compare options with other ranks, and end with them.
 
-``pytest_plugin/ranks.py`` is about pytest on several ranks. Only `world` imports mpi4py.
+``pytest_plugin/ranks.py`` is about pytest on several ranks. mpi4py is imported only where there are several.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import NoReturn, Self
 
 import click
 
@@ -28,12 +25,11 @@ from starpullm.errors import (
     StateError,
 )
 from starpullm.processes import Comm, progress
+from starpullm.processes.interrupts import SignalWatch, say
+from starpullm.processes.keeper import RANK_AND_SIZE
 
 AGREEMENT_SECONDS = 1.0
 """How long a rank that fails waits for the other ranks to fail too, before it ends them by ``MPI_Abort``."""
-
-INTERRUPT_SECONDS = 2.0
-"""How long an interrupted rank may stay in a native call before its process is ended."""
 
 
 def world() -> Comm:
@@ -51,7 +47,22 @@ def world() -> Comm:
         raise MissingDependencyError(
             f"mpi4py: found no MPI library ({error}), expected Open MPI or MPICH: apt-get install libopenmpi-dev"
         ) from error
+    check_launcher()
     return MPI.COMM_WORLD
+
+
+def check_launcher() -> None:
+    """Refuse a process whose MPI, if it has been initialised, isn't its launcher's: it would be alone as each rank."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    sizes = [size for rank, size in RANK_AND_SIZE if rank in os.environ and size in os.environ]
+    if not sizes or mpi is None or not mpi.Is_initialized():
+        return
+    launched, found = os.environ[sizes[0]], mpi.COMM_WORLD.Get_size()
+    if launched != str(found):
+        raise InvalidArgumentError(
+            f"ranks: {sizes[0]} is {launched}, but MPI_COMM_WORLD has {found}, expected the launcher of the MPI "
+            f"library that mpi4py uses: {mpi.Get_library_version().partition(',')[0]}"
+        )
 
 
 def default_exit_status(error: BaseException) -> int:
@@ -82,7 +93,7 @@ def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_ex
     Every rank has to enter and leave the block, in the main thread, and to leave it before it closes a trainer or a
     runtime, because closing these waits for the other ranks. Blocks may be nested.
     """
-    with _SignalWatch(comm.Get_rank()) as watch:
+    with _RankWatch(comm.Get_rank()) as watch:
         own = comm.Dup()  # other ranks may be in the middle of an operation on `comm`
         try:
             yield
@@ -128,7 +139,7 @@ class CommonBlocks:
             _leave_regularly(self._comm, entered)
         elif not hasattr(error, _LEFT_TOGETHER):
             reason = _reason(error, status, traced=isinstance(error, Exception))
-            with _SignalWatch(self._comm.Get_rank()) as watch:
+            with _RankWatch(self._comm.Get_rank()) as watch:
                 all_fail = _leave_failing(self._comm, watch, reason, entered)
             if all_fail:  # the outer blocks needn't ask again; closing takes some ranks longer than others
                 setattr(error, _LEFT_TOGETHER, True)
@@ -239,7 +250,7 @@ class _Reason:
     trace: str = ""
 
     def say(self, who: str) -> None:
-        _say(f"{self.trace}{who}: {self.sentence or f'exit status {self.status}'} ({progress.where()})")
+        say(f"{self.trace}{who}: {self.sentence or f'exit status {self.status}'} ({progress.where()})")
 
 
 def _reason(error: BaseException, status: int, *, traced: bool = False) -> _Reason:
@@ -295,9 +306,7 @@ def _leave_regularly(comm: Comm, entered: int = 0) -> None:
     comm.allgather(_Leaving.now(None, entered))
 
 
-def _leave_failing(
-    comm: Comm, watch: _SignalWatch, reason: _Reason, entered: int = 0, *, is_last: bool = False
-) -> bool:
+def _leave_failing(comm: Comm, watch: _RankWatch, reason: _Reason, entered: int = 0, *, is_last: bool = False) -> bool:
     """Return whether all ranks fail, if they leave the block in time and can close what they have open; or end them.
 
     From the last block all ranks have to fail. What is raised out of another one is said further out.
@@ -335,57 +344,22 @@ def _tell(comm: Comm, reason: _Reason, entered: int) -> Sequence[_Leaving] | Non
     return ranks
 
 
-def _say(line: str) -> None:
-    """Write a line in one piece, without Python's buffers, whose lock the main thread may hold."""
-    os.write(2, f"{line}\n".encode(errors="replace"))
-
-
-class _SignalWatch:
-    """Ends the process at a signal, from a thread, because Python's signal handlers wait for native calls to return."""
+class _RankWatch(SignalWatch):
+    """Ends a rank, at SIGTERM, which mpirun sends, at once; at SIGINT unless an exception has reached the rank."""
 
     def __init__(self, rank: int) -> None:
+        super().__init__()
         self.rank = rank
         self.unsaid: _Reason | None = None
         """The reason of the rank's failure that hasn't been written yet."""
-        self.leaving = threading.Event()
-        """Set when an exception, of a signal or any other, has reached the main thread."""
-        self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Self:
-        if threading.current_thread() is not threading.main_thread():
-            return self  # only the main thread may handle signals
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)
-        self._outer_file = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        # Python writes to the wake-up file only for signals that have a handler in Python.
-        self._outer_handler = signal.signal(signal.SIGTERM, lambda *_: None)
-        self._thread = threading.Thread(target=self._watch, name="starpullm signals", daemon=True)
-        self._thread.start()
-        return self
+    def _on_sigterm(self, number: int, frame: object) -> None:
+        pass
 
-    def __exit__(self, *_: object) -> None:
-        self.leaving.set()
-        if self._thread is None:
-            return
-        signal.set_wakeup_fd(self._outer_file)
-        if self._outer_handler is not None:  # None: a handler that wasn't installed from Python can't be restored
-            signal.signal(signal.SIGTERM, self._outer_handler)
-        os.write(self._writer, b"\0")
-        self._thread.join()
-        os.close(self._reader)
-        os.close(self._writer)
+    def _must_end(self, number: int) -> bool:
+        return number == signal.SIGTERM or super()._must_end(number)
 
-    def _watch(self) -> None:
-        while True:
-            select.select([self._reader], [], [])
-            for number in os.read(self._reader, 64):
-                if number == 0:
-                    return
-                if number == signal.SIGTERM or (number == signal.SIGINT and not self.leaving.wait(INTERRUPT_SECONDS)):
-                    self._end(number)
-
-    def _end(self, number: int) -> NoReturn:
+    def _last_words(self) -> str:
         if self.unsaid is not None:
             self.unsaid.say(f"rank {self.rank}")
-        _say(f"rank {self.rank}: ended by {signal.Signals(number).name} ({progress.where()})")
-        os._exit(128 + number)
+        return f"rank {self.rank}: "

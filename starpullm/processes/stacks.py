@@ -11,12 +11,13 @@ from pathlib import Path
 _FRAMES = 16  # of each thread, the innermost
 
 
-def native_stacks(pid: int, seconds: float) -> str:
+def native_stacks(pid: int, seconds: float, *, only_main: bool = False) -> str:
     """Return the stacks of a process's threads by eu-stack or gdb, or without them what each thread waits for."""
-    for command in _debuggers(pid):
+    for command in _debuggers(pid, only_main=only_main):
         with suppress(OSError, subprocess.TimeoutExpired):
             run = subprocess.run(
-                command,
+                # A debugger stops this process too if it is the one: then nothing here could end the debugger.
+                ["timeout", "--signal=KILL", f"{seconds}", *command] if pid == os.getpid() else command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -28,26 +29,26 @@ def native_stacks(pid: int, seconds: float) -> str:
             lines = [line for line in run.stdout.splitlines() if line.startswith(("#", "Thread ", "TID "))]
             if any(line.startswith("#") for line in lines):
                 return "\n".join(lines)
-    return _kernel_view(pid)
+    return _kernel_view(pid, only_main=only_main)
 
 
-def _debuggers(pid: int) -> list[list[str]]:
+def _debuggers(pid: int, *, only_main: bool) -> list[list[str]]:
     """Return the commands of the installed debuggers, the fastest first."""
     commands = [
-        ["eu-stack", "-n", str(_FRAMES), "-p", str(pid)],
+        ["eu-stack", *only_main * ("-1",), "-n", str(_FRAMES), "-p", str(pid)],
         [
             *("gdb", "-nx", "-batch"),
             *("-iex", "set print frame-arguments presence", "-iex", "set filename-display basename"),
-            *("-p", str(pid), "-ex", f"thread apply all backtrace {_FRAMES}"),
+            *("-p", str(pid), "-ex", f"thread apply {1 if only_main else 'all'} backtrace {_FRAMES}"),
         ],
     ]
     return [command for command in commands if shutil.which(command[0])]
 
 
-def _kernel_view(pid: int) -> str:
+def _kernel_view(pid: int, *, only_main: bool) -> str:
     """Return a line for each thread: its name, its state, and the kernel function that it waits in."""
     lines = []
-    for task in sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda path: int(path.name)):
+    for task in sorted(Path(f"/proc/{pid}/task").glob(str(pid) if only_main else "*"), key=lambda path: int(path.name)):
         with suppress(OSError):  # the thread may end meanwhile
             # The name is in parentheses and may contain any character; the state follows it.
             name, _, rest = (task / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")

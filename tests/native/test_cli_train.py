@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from starpullm.data.loader import TokenLoader
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.tokens import write_tokens
+from starpullm.resume import training_state
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 
@@ -268,17 +270,30 @@ def test_train_saves_on_a_full_disk(
 def test_interrupted_training(
     tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path, placement: tuple[object, ...]
 ) -> None:
-    """Ctrl-C ends it at once with a status of its own; the file of --save keeps its content."""
-    saved = tmp_path / "model.bin"
+    """Ctrl-C ends it at once with a status of its own; the file of --save keeps its content.
+
+    It names the newest state, and the command that goes on from it.
+    """
+    saved, states = tmp_path / "model.bin", tmp_path / "my states"
     saved.write_bytes(b"old")
-    files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--save", saved)
+    files = (f"--checkpoint={tiny_checkpoint}", "--tokens", tiny_tokens, "--save", saved)
+    saving = ("--save-every", 1, "--state-dir", states)
+    arguments = ("train", *files, *SIZES, "--steps", 10**9, *saving, *placement)
     # Background jobs of a shell ignore Ctrl-C, and child processes inherit that.
-    command = ["env", "--default-signal=INT", *cli_command("train", *files, *SIZES, "--steps", 10**9, *placement)]
-    with started(command, timeout=30, environment=TWO_CORES) as process:
+    with started(
+        ["env", "--default-signal=INT", *cli_command(*arguments)], timeout=30, environment=TWO_CORES
+    ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith(b"step 1/")
+        while not process.stdout.readline().startswith(b"step 4/"):  # a state is saved after the next step's loss
+            assert process.poll() is None, finish(process)
         process.send_signal(signal.SIGINT)
         run = finish(process).check(128 + signal.SIGINT)
-    assert run.stderr.splitlines() == ["Interrupted."]
+    [line] = run.stderr.splitlines()
+    newest = training_state(states)
+    assert line.startswith("Interrupted (last finished step ")
+    said, _, command = line.removesuffix(").").partition(", to go on: starpullm ")
+    assert said.endswith(f"; the newest state is {newest.path}, of step {newest.step}")
     assert saved.read_bytes() == b"old"
-    assert names_in(tmp_path) == ["model.bin"]
+    assert names_in(tmp_path) == ["model.bin", "my states"]
+    words = [str(newest.step + 1) if word == str(10**9) else word for word in shlex.split(command)]
+    assert run_cli(*words, environment=TWO_CORES).check().stdout.startswith(f"step {newest.step + 1}/")

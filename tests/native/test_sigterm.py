@@ -1,7 +1,12 @@
-"""Commands that SIGTERM ends leave nothing behind, neither files nor processes."""
+"""Commands that a signal ends leave nothing behind, neither files nor processes, also in a call that never returns."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -9,7 +14,8 @@ import pytest
 
 from starpullm.processes import children
 
-from .children import TWO_CORES, check_sigterm, cli_command
+from . import forks
+from .children import TWO_CORES, Child, check_sigterm, cli_command, finish, run_python, started
 
 pytestmark = pytest.mark.usefixtures("own_lock")
 
@@ -35,3 +41,122 @@ def test_sigterm_leaves_nothing_behind(tmp_path: Path, arguments: tuple[object, 
 
     finished = check_sigterm(cli_command(*arguments), tmp_path, is_at_work, TWO_CORES)
     assert finished.stderr == ""
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """Return an environment in which StarPU runs no task."""
+    code = "from starpullm.machine import inspect_machine; print(inspect_machine()['starpu_prefix'], end='')"
+    include = Path(run_python(code).stdout, "include", "starpu", "1.4")
+    library = tmp_path_factory.mktemp("libraries") / "idle_policy.so"
+    source = Path(__file__).with_name("idle_policy.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", f"-I{include}", source, "-o", library], check=True, timeout=60)
+    return {**TWO_CORES, "STARPU_SCHED_LIB": str(library), "STARPU_SCHED": "idle"}
+
+
+def wait_for_native_call(process: Child) -> None:
+    """Wait until the main thread sleeps, and has slept for a while, in a process that has workers."""
+    deadline, slept = time.monotonic() + 30, 0
+    while slept < 5:
+        assert process.poll() is None, finish(process)
+        assert time.monotonic() < deadline, "no call that doesn't return"
+        of = [thread.id for thread in psutil.Process(process.pid).threads()]
+        names = [Path(f"/proc/{process.pid}/task/{thread}/comm").read_text() for thread in of]
+        sleeps = psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING
+        slept = slept + 1 if sleeps and "CPU 0\n" in names else 0
+        time.sleep(0.1)
+
+
+def test_a_signal_ends_a_command_that_hangs_in_the_library(
+    tmp_path: Path, idle: Mapping[str, str], tiny_checkpoint: Path, tiny_tokens: Path, byte_checkpoint: Path
+) -> None:
+    """It ends within seconds, says where it was, and leaves neither temporary files nor a part of a result."""
+    saved = tmp_path / "saved.bin"
+    saved.write_bytes(b"old")
+    files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--seq-len", 8, "--save", saved)
+    states = tmp_path / "states"
+    commands = {
+        ("parity", "tiny"): signal.SIGTERM,
+        ("train", *files, "--save-every", 1, "--state-dir", states): signal.SIGINT,
+        ("demo", "--output", tmp_path / "demo"): signal.SIGINT,
+        ("generate", "--checkpoint", byte_checkpoint, "--num-tokens", 4): signal.SIGTERM,
+    }
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with ExitStack() as stack:
+        processes = {
+            command: stack.enter_context(
+                # Background jobs of a shell ignore Ctrl-C, and child processes inherit that.
+                started(
+                    ["env", "--default-signal=INT", *cli_command(*command)],
+                    environment={**idle, "TMPDIR": str(temporary)},
+                )
+            )
+            for command in commands
+        }
+        for process in processes.values():
+            wait_for_native_call(process)
+        for command, number in commands.items():
+            processes[command].send_signal(number)
+        for command, number in commands.items():
+            run = finish(processes[command]).check(128 + number)
+            assert f"starpullm: ended by {number.name} (before the first step, phase " in run.stderr
+            assert "prototypes.py" in run.stderr
+            assert "futex" in run.stderr
+            if command[0] == "train":
+                assert run.stderr.endswith(f"; no complete state in {states} yet)\n")
+    assert list(temporary.iterdir()) == []
+    assert saved.read_bytes() == b"old"
+
+
+HANG = """
+import signal, sys
+from starpullm import Runtime, Trainer
+from starpullm.data import generate_tokens
+
+with Runtime() as runtime, Trainer(runtime, sys.argv[1], batch_size=2, seq_len=8) as trainer:
+    trainer.step(*generate_tokens(1, 0, 2, 8, 61))
+"""
+
+
+def test_a_program_says_what_keeps_an_interrupt_waiting(idle: Mapping[str, str], tiny_checkpoint: Path) -> None:
+    """It goes on until it is interrupted again: whose process it is, is for its user to say."""
+    command = ["env", "--default-signal=INT", *forks.PYTHON, "-c", HANG, str(tiny_checkpoint)]
+    with started(command, environment=idle) as process:
+        wait_for_native_call(process)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        where = "(before the first step, phase waiting for the loss of step 1)"
+        line = f"starpullm: Ctrl-C waits for a native call {where}; another one ends the process\n"
+        assert process.stderr.readline().decode() == line
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        run = finish(process).check(128 + signal.SIGINT)
+    assert run.stderr.endswith(f"starpullm: ended by SIGINT {where}\n")
+
+
+GUEST = """
+import os, signal, threading
+from starpullm import Runtime
+
+reader, writer = os.pipe()
+os.set_blocking(writer, False)
+for file, handler in (
+    (-1, signal.default_int_handler),
+    (writer, signal.default_int_handler),
+    (-1, lambda *_: None),
+):
+    signal.signal(signal.SIGINT, handler)
+    signal.set_wakeup_fd(file)
+    threads = threading.active_count()
+    with Runtime():
+        assert (threading.active_count() > threads) == (file == -1 and handler is signal.default_int_handler)
+        assert signal.getsignal(signal.SIGINT) is handler
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.set_wakeup_fd(-1) == file
+    assert threading.active_count() == threads
+"""
+
+
+def test_a_runtime_leaves_the_signals_of_a_program_alone() -> None:
+    run_python(GUEST)

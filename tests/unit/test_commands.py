@@ -200,6 +200,22 @@ def test_record_is_refused_on_several_ranks(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["bench", "--model", "tiny"], "--ranks says on how many to measure"),
+        (["demo"], "the demo trains in one process"),
+        (["generate", "--checkpoint", "model.bin"], "a text is sampled in one process"),
+        (["probe", "./program"], "PROGRAM may be the launcher of ranks"),
+    ],
+)
+def test_what_runs_in_one_process_is_refused_on_several_ranks(arguments: list[str], reason: str) -> None:
+    """Each rank would do the same, and write the same files."""
+    result = CliRunner(env={"PMI_RANK": "1", "PMI_SIZE": "2"}).invoke(main, arguments)
+    assert result.exit_code == 2
+    assert result.stderr == f"Error: ranks: found 2, expected one: {reason}\n"
+
+
 # ---- What bench prints ----
 
 

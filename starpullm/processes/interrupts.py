@@ -1,0 +1,120 @@
+"""Ends a process at a signal although its main thread is in a native call, for whose end Python's handlers wait."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import NoReturn, Self
+
+from starpullm.processes import progress
+from starpullm.processes.stacks import native_stacks
+
+_STACK_SECONDS = 5.0
+_FRAMES = 8  # of Python, the innermost
+_SHOW_CURSOR = b"\x1b[?25h"  # which a progress bar hides
+
+
+class SignalWatch:
+    """Ends the process, from a thread, that SIGINT or SIGTERM hasn't ended so many seconds later.
+
+    The thread says where the process was, and removes its temporary directories. SIGTERM is an exception, so that a
+    process that isn't in a native call ends its children and removes its files by itself.
+
+    A guest in a user's program only says that Ctrl-C waits for a native call, and ends the process if another one waits
+    so. It leaves a program alone that handles SIGINT itself, or that Python wakes up by a file of its own.
+    """
+
+    def __init__(self, seconds: float = 2.0, *, guest: bool = False) -> None:
+        self.seconds = seconds
+        self.guest = guest
+        self._has_said = False
+        self.leaving = threading.Event()
+        """Set when the process needn't be ended any more."""
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            return self  # only the main thread may handle signals
+        if self.guest and signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            return self
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._outer_file = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        # Python writes to the wake-up file only for signals that have a handler in Python.
+        self._outer_handler = None if self.guest else signal.signal(signal.SIGTERM, self._on_sigterm)
+        self._thread = threading.Thread(target=self._watch, name="starpullm signals", daemon=True)
+        self._thread.start()
+        if self.guest and self._outer_file != -1:
+            self.__exit__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leaving.set()
+        if self._thread is None or threading.current_thread() is not threading.main_thread():
+            return
+        signal.set_wakeup_fd(self._outer_file)
+        if self._outer_handler is not None:  # None: a handler that wasn't installed from Python can't be restored
+            signal.signal(signal.SIGTERM, self._outer_handler)
+        os.write(self._writer, b"\0")
+        self._thread.join()
+        self._thread = None
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise SystemExit(128 + number)
+
+    def _watch(self) -> None:
+        while True:
+            select.select([self._reader], [], [])
+            for number in os.read(self._reader, 64):
+                if number == 0:
+                    return
+                if number in (signal.SIGINT, signal.SIGTERM) and self._must_end(number):
+                    self._end(number)
+
+    def _must_end(self, number: int) -> bool:
+        if self.leaving.wait(self.seconds):
+            return False
+        if not self.guest:
+            return True
+        if number == signal.SIGTERM or not _main_frame().f_globals["__name__"].startswith("starpullm."):
+            return False
+        if not self._has_said:
+            say(f"starpullm: Ctrl-C waits for a native call ({progress.where()}); another one ends the process")
+            self._has_said = True
+            return False
+        return True
+
+    def _end(self, number: int) -> NoReturn:
+        say(f"{self._last_words()}ended by {signal.Signals(number).name} ({progress.where()})")
+        for thing in gc.get_objects():
+            if isinstance(thing, TemporaryDirectory):
+                with suppress(OSError):
+                    thing.cleanup()
+        if os.isatty(2):
+            os.write(2, _SHOW_CURSOR)
+        os._exit(128 + number)
+
+    def _last_words(self) -> str:
+        python = "".join(traceback.format_stack(_main_frame(), _FRAMES))
+        return f"{python}{native_stacks(os.getpid(), _STACK_SECONDS, only_main=True)}\nstarpullm: "
+
+
+def say(line: str) -> None:
+    """Write a line in one piece, without Python's buffers, whose lock the main thread may hold."""
+    os.write(2, f"{line}\n".encode(errors="replace"))
+
+
+def _main_frame() -> FrameType:
+    """Return what the main thread runs; if it has been in native code for long, the innermost call of such code."""
+    return sys._current_frames()[threading.main_thread().ident or 0]
