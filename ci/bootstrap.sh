@@ -174,19 +174,35 @@ prepare_system() {
         install_packages "${PACKAGES[@]}"
 }
 
-# What only the tests of ci/slurm need, which are skipped without it: where it can't be installed, that is no failure.
+# Packages that only some tests need, which are skipped without them: where they can't be installed, that is no failure.
+prepare_tests() {
+    local tests=$1
+    shift
+    (($# > 0)) || return 0
+    mkdir -p "$LOGS"
+    if can_install_packages && install_packages "$@" >>"$LOGS/packages-of-tests.log" 2>&1 </dev/null; then
+        note "installed for $tests: $*"
+    else
+        note "$tests will be skipped: $* can't be installed"
+    fi
+}
+
 prepare_slurm() {
     [[ $COMMAND == tox ]] || return 0
     local path=$PATH:/usr/sbin:/sbin packages=()
     PATH=$path command -v slurmctld >/dev/null || packages+=(slurm-wlm)
     PATH=$path command -v munged >/dev/null || packages+=(munge)
-    ((${#packages[@]} > 0)) || return 0
-    mkdir -p "$LOGS"
-    if can_install_packages && install_packages "${packages[@]}" >"$LOGS/packages-of-tests.log" 2>&1 </dev/null; then
-        note "installed for the tests of ci/slurm: ${packages[*]}"
-    else
-        note "the tests of ci/slurm will be skipped: ${packages[*]} can't be installed"
-    fi
+    prepare_tests "the tests of ci/slurm" "${packages[@]}"
+}
+
+# Only in a container that starts no services: elsewhere a server would listen on the machine's own network from then on.
+prepare_hosts() {
+    [[ $COMMAND == tox && $EUID == 0 && -x /usr/sbin/policy-rc.d && ! -d /run/systemd/system ]] || return 0
+    local path=$PATH:/usr/sbin:/sbin packages=()
+    PATH=$path command -v sshd >/dev/null || packages+=(openssh-server)
+    PATH=$path command -v ssh >/dev/null || packages+=(openssh-client)
+    PATH=$path command -v ip >/dev/null || packages+=(iproute2)
+    prepare_tests "the tests over two hosts" "${packages[@]}"
 }
 
 # The tests of the report's page are skipped without a browser, so a machine that has none isn't refused.
@@ -237,6 +253,7 @@ main() {
     prepare_system
     prepare_browser
     prepare_slurm
+    prepare_hosts
     prepare_starpu
     [[ -n $COMMAND ]] || return 0
     prepare_python

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,10 +10,14 @@ from typing import Any
 
 from starpullm.binding import prototypes
 from starpullm.files.checkpoint import checkpoint_config
-from starpullm.files.header import StrPath
+from starpullm.files.header import StrPath, reading
 from starpullm.files.kinds import STATES, expecting
 from starpullm.files.model import ModelConfig
+from starpullm.processes.progress import report_phase
 from starpullm.schedules import described
+
+_DIGITS = 16
+_END_BYTES = 4096  # docs/formats.md
 
 
 @dataclass(frozen=True)
@@ -70,12 +75,34 @@ def model_config(struct: Any) -> ModelConfig:
 
 def options_of_all_ranks(options: Any, checkpoint: StrPath | None, resume: StrPath | None) -> dict[str, object]:
     """Return what must be equal on all ranks: options, and the contents of files, as each machine may have a copy."""
+    report_phase("comparing what the ranks read")
     own = ("checkpoint", "resume", "memory_limit", "pipeline")
     same = {name: getattr(options, name) for name, *_ in options._fields_ if name not in own}
     same["stages, their blocks, schedule"] = described(options.pipeline.contents)
     if checkpoint is not None:
         same["checkpoint's model"] = checkpoint_config(checkpoint)
+        same["checkpoint's SHA-256"] = sha256_of(checkpoint)
     if resume is not None:
         state = training_state(resume)
         same["training state"] = (state.step, state.batches, state.data_id)
+        same["training state's SHA-256"] = _sha256_of_ends(state.path)
     return same
+
+
+def sha256_of(path: StrPath) -> str:
+    """Return the SHA-256 of a file in hex, shortened."""
+    with reading(path) as (file, _):
+        return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGITS]
+
+
+def _sha256_of_ends(state: Path) -> str:
+    """Return the same of the ends of a state's files, each of which follows from the checksums of all its values.
+
+    Who reads the values compares them with their checksums.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(state.glob("rank-*.state")):
+        with reading(path) as (file, _):
+            file.seek(-_END_BYTES, os.SEEK_END)
+            digest.update(file.read())
+    return digest.hexdigest()[:_DIGITS]

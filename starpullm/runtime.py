@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from starpullm.binding import prototypes, structs
@@ -96,7 +98,8 @@ class Runtime(Resource):
     Raises
     ------
     InvalidArgumentError
-        If this machine has too few cores for the partition, StarPU has no such scheduler, or the BLAS can't be used.
+        If this machine has too few cores for the partition, StarPU has no such scheduler, the BLAS can't be used, or
+        StarPU's folder (``STARPU_HOME``) can't be written.
     FileError
         If no file can be made in the folder.
     MissingDependencyError
@@ -129,6 +132,7 @@ class Runtime(Resource):
         self._handle = structs.Handle("runtime")
         check_launcher()
         with failing_together(self.comm):
+            _check_home()
             library = _blas_to_open(matmul, blas_library)
             self.partition = Partition.parse(partition) if isinstance(partition, str) else partition
             options = structs.new(
@@ -189,6 +193,25 @@ def runtime_options(run: object) -> dict[str, Any]:
     """Return what a `Runtime` is created with after its communicator, from attributes of the same names."""
     names = ("matmul", "blas_library", "offload", "memory_limit", "offload_plan")
     return {name: getattr(run, name) for name in names}
+
+
+def _check_home() -> None:
+    """Refuse a home of StarPU's files in which it can't make their folder: it would abort the process.
+
+    Which one it takes if it has two depends on its version.
+    """
+    names = [name for name in ("STARPU_HOME", "XDG_CACHE_HOME") if name in os.environ] or ["HOME"]
+    folders = {name: Path(os.environ.get(name, "/tmp"), ".starpu", "sampling") for name in names}
+    if "STARPU_PERF_MODEL_DIR" in os.environ:
+        folders = {"STARPU_PERF_MODEL_DIR": Path(os.environ["STARPU_PERF_MODEL_DIR"])}
+    for name, folder in folders.items():
+        nearest = next(path for path in (folder, *folder.parents) if path.exists())
+        try:
+            TemporaryDirectory(dir=nearest).cleanup()
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"{name}: {folder}: can't be made or written: {error.strerror}, expected a folder for StarPU's files"
+            ) from error
 
 
 def _limit(memory_limit: int | str) -> int:

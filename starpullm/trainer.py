@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
+import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from starpullm.loss import Loss
 from starpullm.memory import available_memory
 from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, place_of
 from starpullm.processes.progress import report_phase
-from starpullm.processes.ranks import check_same_options, common_call
+from starpullm.processes.ranks import check_same_options, check_shared, common_call, failing_together
 from starpullm.resume import model_config, options_of_all_ranks, training_state
 from starpullm.runtime import Runtime
 from starpullm.schedules import Schedule, number_of_pipelines, pipeline
@@ -173,9 +174,9 @@ class Trainer(Resource):
         )
         if runtime.comm:
             runtime.comm.Barrier()  # until then a rank may save what the others resume from
-            check_same_options(
-                runtime.comm, {**options_of_all_ranks(options, checkpoint, resume), "matmul": runtime.matmul}
-            )
+            with failing_together(runtime.comm):
+                same = options_of_all_ranks(options, checkpoint, resume)
+            check_same_options(runtime.comm, {**same, "matmul": runtime.matmul})
         report_phase("loading the model", 0)
         self.runtime = runtime
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
@@ -190,6 +191,7 @@ class Trainer(Resource):
             self.config = model_config(config)
             self._last_step = 0 if resume is None else training_state(resume).step
             self._tensors = TensorTable(self._handle)
+            self._claimed: set[str] = set()
             report_phase("after loading the model", self._last_step)
 
     def submit(self, inputs: ArrayLike, targets: ArrayLike, *, learning_rate: float | None = None) -> Loss:
@@ -389,9 +391,12 @@ class Trainer(Resource):
             If the directory can't be created or locked. With ``errno.EBUSY``: another open run saves into it.
         InvalidArgumentError
             If it has a complete state of a later step than this trainer's; a run would resume from that one. If it is
-            a state's own folder.
+            a state's own folder, or isn't shared by all ranks.
         """
         self._call("session_claim_directory", prototypes.c_string("directory", directory), self._run)
+        if self.runtime.comm:
+            check_shared(self.runtime.comm, directory)
+        self._claimed.add(os.fspath(directory))
 
     def save_state(
         self, directory: StrPath, *, batches: int = 0, seed: int = 0, data_id: int = 0, keep: int = 2
@@ -423,6 +428,8 @@ class Trainer(Resource):
         RuntimeFailureError, StateError
             If a task has failed, or a step was submitted only in part. Nothing is saved then.
         """
+        if self.runtime.comm and os.fspath(directory) not in self._claimed:
+            self.claim_directory(directory)
         options = structs.new(
             "save_options",
             directory=prototypes.c_string("directory", directory),

@@ -125,10 +125,24 @@ def all_ranks() -> Iterator[Comm | None]:
         return
     comm = world()
     with guarded(comm, exit_status):
-        params = click.get_current_context().params
-        check_same_options(comm, {name: value for name, value in params.items() if "partition" not in name})
+        check_same_options(comm, _same_on_all_ranks(click.get_current_context()))
         OUT.quiet = comm.Get_rank() > 0
         yield comm
+
+
+def _same_on_all_ranks(context: click.Context) -> dict[str, object]:
+    """Return what ranks must have in common of the options: of files, which are compared later, whether they're given.
+
+    Arguments are files.
+    """
+    files = {
+        of.name for of in context.command.params if isinstance(of.type, click.Path) or isinstance(of, click.Argument)
+    }
+    return {
+        name: bool(value) if name in files else value
+        for name, value in context.params.items()
+        if "partition" not in name
+    }
 
 
 def refuse_ranks(reason: str) -> None:

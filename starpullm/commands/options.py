@@ -107,6 +107,7 @@ gradient_buffers = _word(
 matmul = _word("--matmul", MATMULS, "What computes the matmuls. Results with a BLAS are not strict.")
 blas_library = click.option(
     "--blas-library",
+    type=click.Path(),
     metavar="PATH|NAME",
     show_default="the first one found",
     help="CBLAS library: its path, or its name for the dynamic linker.",

@@ -29,8 +29,10 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.options import settings_of
+from starpullm.processes.ranks import check_same_options, failing_together
 from starpullm.report.document import Document
 from starpullm.report.left_out import LeftOut, not_chosen
+from starpullm.resume import sha256_of
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime, runtime_options
 from starpullm.schedules import number_of_pipelines
 
@@ -75,11 +77,14 @@ def command(**values: Any) -> None:
     matmuls.
     """
     run = SimpleNamespace(**values)
-    records = [find_record(name) for name in run.record_files]
     results: list[Result] = []
     with all_ranks() as comm, command_report(run.report, "starpullm parity", comm) as report:
         parts = number_of_pipelines(comm.Get_size() if comm else 1, run.stages)
-        plan, unfit = _plan(records, run.full, run.sub_batches, parts)
+        with failing_together(comm):
+            records = [find_record(name) for name in run.record_files]
+            plan, unfit = _plan(records, run.full, run.sub_batches, parts)
+        if comm:
+            check_same_options(comm, {f"SHA-256 of record {record.name}": sha256_of(record.path) for record, _ in plan})
         report.leave_out([*unfit, *_left_out(run, plan, report.document)])
         for entry in unfit if not OUT.quiet else ():
             ERR.print(f"note: {entry.what} is left out: {entry.reason}")

@@ -25,7 +25,8 @@ from starpullm.files.header import file_errors
 from starpullm.files.model import ModelConfig
 from starpullm.options import settings_of
 from starpullm.processes.keeper import rank_and_size_from_environment
-from starpullm.processes.progress import add_note
+from starpullm.processes.progress import add_note, report_phase
+from starpullm.processes.ranks import check_same_options, failing_together
 from starpullm.resume import TrainingState, training_state
 from starpullm.runtime import Runtime, runtime_options
 from starpullm.schedules import number_of_pipelines
@@ -37,6 +38,7 @@ from starpullm.training.schedule import SCHEDULES, Schedule
 
 POSITIVE = click.IntRange(min=1)
 _Say: TypeAlias = Callable[[str], None]
+PATTERN = click.Path()
 
 
 @click.command(
@@ -53,8 +55,10 @@ _Say: TypeAlias = Callable[[str], None]
     metavar="FOLDER",
     help="Folder of training states, instead of --checkpoint: continue from the newest complete one.",
 )
-@click.option("--tokens", required=True, metavar="PATTERN", help="Token files to train on, as a glob pattern.")
-@click.option("--val-tokens", metavar="PATTERN", help="Token files to validate on, before and after training.")
+@click.option("--tokens", type=PATTERN, required=True, metavar="PATTERN", help="Token files to train on.")
+@click.option(
+    "--val-tokens", type=PATTERN, metavar="PATTERN", help="Token files to validate on, before and after training."
+)
 @click.option("--val-batches", type=POSITIVE, default=10, help="Batches to validate on.")
 @click.option("--batch-size", type=int, default=4, help="Sequences per step on each rank.")
 @click.option("--seq-len", type=int, default=64, help="Tokens per sequence.")
@@ -108,19 +112,19 @@ def command(**values: Any) -> None:
     """
     run = SimpleNamespace(**values)
     run.learning_rates = Schedule(run.learning_rate_schedule, run.learning_rate, run.warm_up_steps, run.steps)
-    _check_outputs(run)
     if run.save_every and not (run.state_dir or run.resume):
         raise click.UsageError("--save-every: expected --state-dir or --resume with it")
-    config, state = _start_of(run)
-    states = run.state_dir
-    if state is not None and states is None:
-        is_a_state = state.path.resolve() == run.resume.resolve()
-        states = run.resume.resolve().parent if is_a_state else run.resume
-    with (
-        all_ranks() as comm,
-        Runtime(run.partition, run.scheduler, comm, **runtime_options(run)) as runtime,
-    ):
-        result = _train(run, config, state, states, runtime)
+    with all_ranks() as comm:
+        with failing_together(comm):
+            if comm is None or comm.Get_rank() == 0:
+                _check_outputs(run)
+            config, state = _start_of(run)
+        states = run.state_dir
+        if state is not None and states is None:
+            is_a_state = state.path.resolve() == run.resume.resolve()
+            states = run.resume.resolve().parent if is_a_state else run.resume
+        with Runtime(run.partition, run.scheduler, comm, **runtime_options(run)) as runtime:
+            result = _train(run, config, state, states, runtime)
     if run.as_json:
         print_json(result)
 
@@ -189,15 +193,19 @@ def _train(
         say(f"matmuls by {runtime.matmul}: not strict")
     if 0 < run.activation_sets < min(run.sub_batches, workers := runtime.partition.workers):
         say(f"{run.activation_sets} of {workers} workers have a sub-batch: more activation sets keep them busy")
-    loader = _open_tokens(run.tokens, run, config, runtime)
     first_step = run.first_step = state.step + 1 if state else 1
     saved_steps = _saved_steps(run)
-    data_id = loader.fingerprint if state or saved_steps else 0
-    if state:
-        batch_size = number_of_pipelines(runtime.ranks, run.stages) * run.batch_size
-        _check_same_data(state, batch_size, run.seq_len, data_id)
-        loader.seek(state.batches)
-    val_loader = _open_tokens(run.val_tokens, run, config, runtime) if run.val_tokens else None
+    with failing_together(runtime.comm):
+        loader = _open_tokens(run.tokens, run, config, runtime)
+        data_id = loader.fingerprint if state or saved_steps else 0
+        if state:
+            batch_size = number_of_pipelines(runtime.ranks, run.stages) * run.batch_size
+            _check_same_data(state, batch_size, run.seq_len, data_id)
+            loader.seek(state.batches)
+        val_loader = _open_tokens(run.val_tokens, run, config, runtime) if run.val_tokens else None
+        same = _sha256_of_tokens(run, loader, run.steps - first_step + 1, val_loader) if runtime.comm else {}
+    if runtime.comm:
+        check_same_options(runtime.comm, same)
     reports: list[StepReport] = []
     validations: list[float] = []
     with (
@@ -308,6 +316,17 @@ def _save_results(run: SimpleNamespace, trainer: Trainer, recording: Recording |
         if traced is not None:
             save_run(run.trace, traced)
         say(f"saved {run.trace}")
+
+
+def _sha256_of_tokens(
+    run: SimpleNamespace, loader: TokenLoader, steps: int, val_loader: TokenLoader | None
+) -> dict[str, object]:
+    """Return a hash of what a rank reads of each set of tokens, to be compared with the other ranks'."""
+    report_phase("comparing the tokens")
+    same: dict[str, object] = {"SHA-256 of the tokens to train on": loader.digest(steps)}
+    if val_loader is not None:
+        same["SHA-256 of the tokens to validate on"] = val_loader.digest(run.val_batches)
+    return same
 
 
 def _open_tokens(pattern: str, run: SimpleNamespace, config: ModelConfig, runtime: Runtime) -> TokenLoader:

@@ -142,6 +142,13 @@ class TokenLoader:
                 digest.update(piece.data)
         return int.from_bytes(digest.digest(), "little")
 
+    def digest(self, steps: int) -> str:
+        """Return a hash in hex of the ids that all ranks together read in the next steps; errors as `next`."""
+        digest = hashlib.sha256()
+        for step in range(self._position, self._position + min(steps, self.steps_per_epoch)):
+            digest.update(self._read(step, 0, self.num_ranks).data)
+        return digest.hexdigest()[:16]
+
     @property
     def position(self) -> int:
         """Number of steps read so far; it isn't reset after the last shard."""
@@ -171,14 +178,18 @@ class TokenLoader:
         FormatError, FileError
             If the file has been changed or removed since the loader was created.
         """
-        step = self._position % self.steps_per_epoch
-        shard = bisect_right(self._first_steps, step) - 1
-        tokens = self.batch_size * self.seq_len
-        start = ((step - self._first_steps[shard]) * self.num_ranks + self.rank) * tokens
-        ids = self._shard(shard).read(start, tokens + 1).astype(np.int32)
+        ids = self._read(self._position, self.rank, 1).astype(np.int32)
         shape = (self.batch_size, self.seq_len)
         self._position += 1
         return ids[:-1].reshape(shape).copy(), ids[1:].reshape(shape).copy()
+
+    def _read(self, step: int, rank: int, ranks: int) -> NDArray[np.uint16]:
+        """Return what so many ranks from one on read in a step."""
+        step %= self.steps_per_epoch
+        shard = bisect_right(self._first_steps, step) - 1
+        tokens = self.batch_size * self.seq_len
+        start = ((step - self._first_steps[shard]) * self.num_ranks + rank) * tokens
+        return self._shard(shard).read(start, ranks * tokens + 1)
 
     @staticmethod
     def _count(path: Path, vocab_size: int | None) -> int:

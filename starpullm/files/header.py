@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Final, TypeAlias
 
@@ -39,7 +40,7 @@ def header_bytes(kind: str, *values: int) -> bytes:
 
 
 @contextmanager
-def reading(path: StrPath, kind: str | None = None) -> Iterator[tuple[BinaryIO, Path]]:
+def reading(path: StrPath, kind: str | None = None) -> Iterator[tuple[BufferedReader, Path]]:
     """Open a regular file for reading, and convert errors of the operating system to `FileError`.
 
     `FormatError` is raised for what isn't a regular file, for example a FIFO, whose reader would wait for a writer. A

@@ -11,8 +11,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import click
 
@@ -24,12 +26,18 @@ from starpullm.errors import (
     StarpullmError,
     StateError,
 )
+from starpullm.files.header import StrPath, file_errors
 from starpullm.processes import Comm, progress
 from starpullm.processes.interrupts import SignalWatch, say
 from starpullm.processes.keeper import RANK_AND_SIZE
+from starpullm.processes.mpirun import host_name
 
 AGREEMENT_SECONDS = 1.0
 """How long a rank that fails waits for the other ranks to fail too, before it ends them by ``MPI_Abort``."""
+
+# For a file to be seen on another machine. Its name is new there, so no cache says that it is missing.
+_SHARED_SECONDS = 5.0
+_SHARED_PAUSE_SECONDS = 0.05
 
 
 def world() -> Comm:
@@ -174,7 +182,7 @@ def common_call(comm: Comm | None) -> Iterator[None]:
 
 @contextmanager
 def failing_together(comm: Comm | None) -> Iterator[None]:
-    """Make a `StarpullmError` on some ranks one on all of them; the others name the first of these ranks."""
+    """Make a `StarpullmError` on some ranks one on all of them, whose sentence names the first of these ranks."""
     if comm is None:
         yield
         return
@@ -183,12 +191,13 @@ def failing_together(comm: Comm | None) -> Iterator[None]:
         yield
     except StarpullmError as error:
         own = error
-    failures: list[StarpullmError | None] = comm.allgather(own)
-    if own is not None:
+    failures: list[tuple[StarpullmError | None, str]] = comm.allgather((own, host_name()))
+    if own is not None and all(failure is not None for failure, _ in failures):
         raise own
-    for rank, failure in enumerate(failures):
+    for rank, (failure, host) in enumerate(failures):
         if failure is not None:
-            raise type(failure)(f"rank {rank}: {failure}")
+            failure.args = (f"rank {rank} on {host}: {failure}", *failure.args[1:])
+            raise failure from own
 
 
 def check_same_options(comm: Comm, options: Mapping[str, object]) -> None:
@@ -198,6 +207,27 @@ def check_same_options(comm: Comm, options: Mapping[str, object]) -> None:
         raise InvalidArgumentError(
             f"different options on ranks: {'; '.join(differences)}, expected the same everywhere"
         )
+
+
+def check_shared(comm: Comm, directory: StrPath) -> None:
+    """Raise on every rank unless all of them see a file that rank 0 makes in a directory."""
+    first = comm.Get_rank() == 0
+    with ExitStack() as stack:
+        name = ""
+        with failing_together(comm), file_errors(directory, "written"):
+            if first:
+                file = stack.enter_context(NamedTemporaryFile(prefix=".shared-", dir=directory))
+                name = Path(file.name).name
+        name, host = comm.bcast((name, host_name()))
+        with failing_together(comm):
+            deadline = time.monotonic() + _SHARED_SECONDS
+            while not Path(directory, name).exists():
+                if time.monotonic() > deadline:
+                    raise InvalidArgumentError(
+                        f"{directory}: found no file that rank 0 on {host} has made there, expected a folder that all "
+                        "ranks share"
+                    )
+                time.sleep(_SHARED_PAUSE_SECONDS)
 
 
 def option_differences(options: Sequence[Mapping[str, str]]) -> list[str]:

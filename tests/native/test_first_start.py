@@ -75,3 +75,34 @@ def test_one_after_the_other(tmp_path: Path) -> None:
             assert (process.returncode, errors) == (0, "")
         assert time.monotonic() - begin < LOCK_SECONDS
         assert list(first.iterdir()) != []
+
+
+def test_homes_that_cannot_be_written(tmp_path: Path) -> None:
+    """StarPU would abort the process."""
+    file = tmp_path / "file"
+    file.touch()
+    code = """
+import os, sys
+from starpullm import Runtime
+from starpullm.errors import InvalidArgumentError
+for number, name in enumerate(("STARPU_PERF_MODEL_DIR", "STARPU_HOME", "XDG_CACHE_HOME", "HOME")):
+    os.environ[name] = ("/proc/nowhere", sys.argv[1])[number % 2]
+    try:
+        Runtime()
+    except InvalidArgumentError as error:
+        print(error)
+    del os.environ[name]
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, str(file)],
+        env={name: value for name, value in os.environ.items() if name not in VARIABLES},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    unlike_a_folder = f"{file}/.starpu/sampling: can't be made or written: Not a directory, expected a folder for"
+    model, home, cache, user = done.stdout.splitlines()
+    assert model.startswith("STARPU_PERF_MODEL_DIR: /proc/nowhere: can't be made or written: No such file or directory")
+    assert cache.startswith("XDG_CACHE_HOME: /proc/nowhere/.starpu/sampling: can't be made or written: No such file")
+    assert [home, user] == [f"{name}: {unlike_a_folder} StarPU's files" for name in ("STARPU_HOME", "HOME")]

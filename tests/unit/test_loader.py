@@ -233,6 +233,26 @@ def test_fingerprint(shards: str, tmp_path: Path) -> None:
         seen.add(found)
 
 
+def test_digest(shards: str) -> None:
+    """It is that of the ids that all ranks together read in the next steps, once each, whatever the rank."""
+    loader = TokenLoader(shards, 1, 3, num_ranks=2)
+    first = loader.digest(1)
+    assert TokenLoader(shards, 1, 3, rank=1, num_ranks=2).digest(1) == first
+    assert TokenLoader(shards, 2, 3).digest(1) == first
+    assert loader.position == 0
+    digests = {loader.digest(steps) for steps in range(1, loader.steps_per_epoch + 1)}
+    assert len(digests) == loader.steps_per_epoch
+    assert loader.digest(10 * loader.steps_per_epoch) == loader.digest(loader.steps_per_epoch)
+    loader.seek(1)
+    assert loader.digest(1) != first
+    path = token_files(shards)[-1]
+    last = path.read_bytes()
+    path.write_bytes(last[:1024] + last[1026:1028] + last[1026:])  # the first id of the last shard
+    loader.reset()
+    assert loader.digest(1) == first
+    assert loader.digest(loader.steps_per_epoch) not in digests
+
+
 def test_beyond_two_gigabytes(tmp_path: Path) -> None:
     """Positions in a shard are 64-bit, where llm.c's 32-bit cast breaks."""
     path = tmp_path / "large.bin"

@@ -2,6 +2,7 @@
 #include "runtime/ranks_mpi.h"
 
 #include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -58,23 +59,27 @@ static status check_thread_level(void)
     return STARPULLM_OK;
 }
 
+/* All ranks return the failure of the first one that has one, unless each has its own. */
 static status agree(MPI_Comm ranks, status code)
 {
-    struct {
-        int code;
-        char sentence[4096];
-    } failure = {.code = (int)code};
-    int rank, first;
+    char host[MPI_MAX_PROCESSOR_NAME];
+    int rank, length, least[2];
     MPI_Comm_rank(ranks, &rank);
-    const int mine = code == STARPULLM_OK ? INT_MAX : rank;
+    const int mine[] = {code == STARPULLM_OK ? INT_MAX : rank, code != STARPULLM_OK};
     MPI_Request request;
-    MPI_Iallreduce(&mine, &first, 1, MPI_INT, MPI_MIN, ranks, &request);
+    MPI_Iallreduce(mine, least, 2, MPI_INT, MPI_MIN, ranks, &request);
     ranks_wait(&request);
-    if (first == INT_MAX)
-        return STARPULLM_OK;
-    snprintf(failure.sentence, sizeof failure.sentence, "%s", starpullm_last_error());
-    MPI_Bcast(&failure, sizeof failure, MPI_BYTE, first, ranks);
-    return code != STARPULLM_OK ? code : fail((status)failure.code, "rank %d: %s", first, failure.sentence);
+    if (least[0] == INT_MAX || least[1])
+        return code;
+    struct failure first;
+    failure_init(&first);
+    failure_keep(&first, code);
+    MPI_Get_processor_name(host, &length);
+    snprintf(first.sentence, sizeof first.sentence, "rank %d on %s: %s", rank, host, starpullm_last_error());
+    MPI_Bcast(&first.code, (int)(sizeof first - offsetof(struct failure, code)), MPI_BYTE, least[0], ranks);
+    code = failure_check(&first);
+    failure_destroy(&first);
+    return code;
 }
 
 status ranks_agree(status code)

@@ -1,0 +1,1 @@
+"""Tests of ranks on two hosts of this machine's own."""
