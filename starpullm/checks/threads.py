@@ -52,9 +52,10 @@ class Threads(Check):
     def run(self, place: Workplace, case: Case) -> Result:  # type: ignore[override]  # a check that is alone
         """Start runtimes on all ranks, in processes that have none."""
         statements, comm = Statements(), place.comm
+        version = prototypes.call("abi_version")  # opens the library, and those of MPI, which may catch signals (UCX)
         signals, units = _caught_signals(), os.sched_getaffinity(0)
         if comm is None:
-            statements.equal("ABI version", header.abi_version(), prototypes.call("abi_version"))
+            statements.equal("ABI version", header.abi_version(), version)
             _check_synthetic(statements)
         with environment(HWLOC_SYNTHETIC=None):
             cores = len(own_cores())

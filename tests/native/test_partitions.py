@@ -6,11 +6,15 @@ Partitions of one thread per worker are in test_parity.py.
 from __future__ import annotations
 
 import ctypes
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from starpullm.binding.library import find_library
+from starpullm.checks.cases import Case
+from starpullm.checks.place import Workplace
+from starpullm.checks.threads import Threads
 from starpullm.golden.records import shipped_record
 
 from .children import TWO_CORES, run_cli, run_function
@@ -94,3 +98,33 @@ def test_number_of_threads_comes_from_the_partition_alone(threads: int) -> None:
     environment = {**TWO_CORES, "OMP_NUM_THREADS": str(threads)}
     last_line = "parity: 570 tensors over 3 steps, 0 differ"
     assert_parity(environment, last_line, shipped_record("tiny").path, "--partition", "1x2")
+
+
+CATCHES_WHEN_OPENED = """
+#include <signal.h>
+
+static void nothing(int number)
+{
+    (void)number;
+}
+
+__attribute__((constructor)) static void catch_one(void)
+{
+    signal(SIGHUP, nothing);
+}
+"""
+
+
+def lines_of_threads(directory: str) -> list[str]:
+    return Threads().run(Workplace(Path(directory), None), Case()).lines()
+
+
+def test_a_signal_that_a_library_catches_when_it_is_opened(tmp_path: Path) -> None:
+    """As UCX does, which Open MPI 5 is linked with: it isn't a runtime that catches it."""
+    source, library = tmp_path / "catches.c", tmp_path / "libcatches.so"
+    source.write_text(CATCHES_WHEN_OPENED, "utf-8")
+    linked = ["-Wl,--no-as-needed", str(find_library()), f"-Wl,-rpath,{find_library().parent}"]
+    subprocess.run(["cc", "-shared", "-fPIC", source, *linked, "-o", library], check=True, timeout=60)
+    environment = {**TWO_CORES, "STARPULLM_LIB": str(library)}
+    [line] = run_function(lines_of_threads, tmp_path, timeout=TIME_LIMIT, environment=environment)
+    assert line.startswith("threads: passed: "), line
