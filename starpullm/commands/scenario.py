@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -19,12 +20,15 @@ from starpullm.checks.scenarios import Scenarios, of_level, tell_stories
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, refuse_ranks
 from starpullm.commands.render import OUT
-from starpullm.processes.children import Answered
+from starpullm.processes.children import Answered, Hung
 from starpullm.scenario.story import LEVELS, Story, draw, shrink
 
 IN_ONE_PROCESS = 20
 START_SECONDS, STORY_SECONDS = 30.0, 5.0
 """Time limit of a process, and what each of its stories adds to it for each pair of ranks: these may share one core."""
+
+PATIENCE = 3.0
+"""How many times as long a story may take that is told again."""
 
 
 @click.command(
@@ -47,7 +51,7 @@ def command(seed: int, minutes: float, ranks: int) -> None:
         told = Path(directory, "told")
         for stories in _blocks(seed, ranks):
             found = _tell(pool, stories, told, ranks)
-            told_stories, compared = told_stories + len(stories), compared + found.compared
+            told_stories, compared = told_stories + int(told.read_text()) + 1, compared + found.compared
             if found.facts:
                 _show(pool, stories[found.facts["number"]], found, told, ranks)
                 sys.exit(EXIT_DIFFERENT)
@@ -64,13 +68,17 @@ def _blocks(seed: int, ranks: int) -> Iterator[list[Story]]:
             yield [draw(first + level + number * stride, ranks) for number in range(stories)]
 
 
-def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Result:
-    """Tell stories in a process of their own; if one ends badly, the facts are its number and kind of end."""
+def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int, *, again: bool = True) -> Result:
+    """Tell stories in a process of their own; if one ends badly, the facts are its number and kind of end.
+
+    One that doesn't end in time is told `again`, alone and with more time: the machine may only be slow. The stories
+    after it aren't told then.
+    """
     told.write_text("0")
     reply = pool.call(
         ranks,
         tell_stories,
-        time_limit=START_SECONDS + STORY_SECONDS * ranks**2 * len(stories),
+        time_limit=(START_SECONDS + STORY_SECONDS * ranks**2 * len(stories)) * (1 if again else PATIENCE),
         counts_allocations=True,
         environment=of_level(stories[0].simd),
         stories=stories,
@@ -80,7 +88,12 @@ def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Resul
         result: Result = reply.value
         return result
     number, kind = int(told.read_text()), _kind_of_end(reply.text)
-    return Scenarios().result(compared=0, findings=[Finding(reply.text)], number=number, kind=kind)
+    if again and isinstance(reply, Hung):
+        ended = _tell(pool, [stories[number]], told, ranks, again=False)
+        told.write_text(str(number))
+        return replace(ended, facts={**ended.facts, "number": number} if ended.facts else {})
+    bad = Scenarios().result(compared=0, findings=[Finding(reply.text)], number=number, kind=kind)
+    return replace(bad, sentence=reply.text)
 
 
 def _kind_of_end(text: str) -> str:
@@ -96,8 +109,9 @@ def _show(pool: Pool, story: Story, found: Result, told: Path, ranks: int) -> No
     OUT.print("\n".join([*found.lines(), f"story {story.scene['seed']} ends so; a shorter one:\n"]))
 
     def ends_alike(other: Story) -> bool:
-        return bool(_tell(pool, [other], told, ranks).facts.get("kind") == found.facts["kind"])
+        return bool(_tell(pool, [other], told, ranks, again=False).facts.get("kind") == found.facts["kind"])
 
     shortest = shrink(story, ends_alike)
+    ending = _tell(pool, [shortest], told, ranks, again=False).lines()
     setting = [f"{name}={value}" for name, value in allocations.preloading().items()]
-    OUT.print(shortest.program("\n".join([*_tell(pool, [shortest], told, ranks).lines(), *setting]), ranks))
+    OUT.print(shortest.program("\n".join([*ending, *setting]), ranks))

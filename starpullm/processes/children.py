@@ -288,7 +288,7 @@ class Child:
             return None
         finally:
             limit.cancel()
-        return json.loads(message)
+        return None if self._stop.is_set() else json.loads(message)  # it came when the job was already being killed
 
     def _lost(self, what: str, time_limit: float) -> Lost:
         """Return how the child ended; kill it if it hasn't."""

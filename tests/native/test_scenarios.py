@@ -246,3 +246,33 @@ def test_ends_of_ranks(tmp_path: Path) -> None:
             for told in (story(seq_len=1000), story(seq_len=2000), story(("read", {})))
         )
     assert first == other != raises
+
+
+def test_a_slow_story_is_none_that_ends_badly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told again with more time; one that doesn't end then either isn't said to do otherwise."""
+    told = tmp_path / "told"
+    monkeypatch.setattr(command, "START_SECONDS", 1e-3)
+    monkeypatch.setattr(command, "STORY_SECONDS", 0.0)
+    monkeypatch.setattr(command, "PATIENCE", 6e4)
+    with Pool() as pool:
+        slow = command._tell(pool, [story(("step", {})), story()], told, 1)
+        monkeypatch.setattr(command, "PATIENCE", 1.0)
+        hangs = command._tell(pool, [story()], told, 1, again=False)
+    assert slow.facts == {}
+    assert slow.compared > 2 * 6 * 28
+    assert told.read_text() == "0"
+    assert hangs.facts["kind"].startswith("tell_stories: the check had not ended after")
+    line = hangs.lines()[0]
+    assert line.startswith("scenarios: failed: tell_stories: the check had not ended after 0.001 s, so its process was")
+
+
+def endings_on_a_busy_machine() -> list[Any]:
+    """Tell a story in which the process doesn't stand still for a copy in time."""
+    patch(scene, "_COPY", "exit 124")
+    return list(told(story(("submit", {}), ("save_state", {}), ("interrupt", {}), ("step", {}))))
+
+
+def test_a_call_for_which_a_machine_is_too_busy_is_left_out() -> None:
+    compared, *nothing = run_function(endings_on_a_busy_machine)
+    assert nothing == ["", ""]
+    assert compared > 0

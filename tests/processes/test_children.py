@@ -115,6 +115,14 @@ def test_a_child_that_leaves_without_an_answer(child: Child) -> None:
     assert lost.text.startswith("calculator: ended before the request had ended: exit status 0, ")
 
 
+def test_an_answer_that_comes_too_late(child: Child) -> None:
+    """The child is already being killed, so its next request, or its end, would have no answer."""
+    late = child.ask(1, 0.0)
+    assert isinstance(late, Hung)
+    assert late.text.startswith("calculator: the request had not ended after 0 s, so its process was ended:\n")
+    assert child.end() is None
+
+
 def test_what_a_child_has_started_ends_with_it() -> None:
     with Child("starter", starter, {}) as child:
         pid = child.start().result()
