@@ -393,7 +393,8 @@ class Trainer(Resource):
             If it has a complete state of a later step than this trainer's; a run would resume from that one. If it is
             a state's own folder, or isn't shared by all ranks.
         """
-        self._call("session_claim_directory", prototypes.c_string("directory", directory), self._run)
+        with expecting(STATES, Path(directory)):
+            self._call("session_claim_directory", prototypes.c_string("directory", directory), self._run)
         if self.runtime.comm:
             check_shared(self.runtime.comm, directory)
         self._claimed.add(os.fspath(directory))

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, TypeAlias
 import numpy as np
 
 from starpullm.errors import FileError, FormatError, OutOfMemoryError, StarpullmError
-from starpullm.files.kinds import MAGICS, expecting
+from starpullm.files.kinds import MAGICS, OTHER_KIND, expecting, kind_of
 
 StrPath: TypeAlias = str | os.PathLike[str]
 HEADER_INTS: Final = 256
@@ -65,7 +65,11 @@ def file_errors(where: StrPath, what: str = "read") -> Iterator[None]:
     except StarpullmError:
         raise
     except OSError as error:
-        raise FileError(f"{where}: can't be {what}: {error.strerror or error}", error.errno, str(where)) from error
+        found = kind_of(Path(where)) if error.errno in OTHER_KIND else None
+        more = "" if found in (None, "a folder") else f", it is {found}"
+        raise FileError(
+            f"{where}: can't be {what}: {error.strerror or error}{more}", error.errno, str(where)
+        ) from error
     except MemoryError as error:
         raise OutOfMemoryError(f"{where}: there is no memory for its content") from error
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from starpullm.errors import FormatError
 from starpullm.files.header import StrPath, reading
 from starpullm.files.json_reader import parse_object
-from starpullm.files.kinds import JSON
+from starpullm.files.kinds import HUGGING_FACE, JSON, expecting
 from starpullm.files.model import UNLAYERED_PARAMETERS, ModelConfig, config_problem, parameter_shapes
 from starpullm.files.safetensors import StoredTensor, stored_tensors
 
@@ -91,7 +91,8 @@ def open_model(path: StrPath) -> HuggingFaceModel:
     """Read the sizes and find the tensors of a model: a folder, or a safetensors or index file with its config.json."""
     source = Path(path)
     folder = source if source.is_dir() else source.parent
-    config = _read_config(folder / CONFIG_FILE)
+    with expecting(HUGGING_FACE, folder):
+        config = _read_config(folder / CONFIG_FILE)
     if source.is_dir():
         source = folder / MODEL_FILE if (folder / MODEL_FILE).exists() else folder / INDEX_FILE
         if not source.exists():

@@ -21,6 +21,7 @@ TRACE: Final = "a starpullm trace"
 SAFETENSORS: Final = "a safetensors file"
 TEXT: Final = "text"
 JSON: Final = "text in JSON"
+HUGGING_FACE: Final = "a folder with a model in Hugging Face's layout"
 STATES: Final = "a folder of training states"
 MAGICS: Final = {
     CHECKPOINT: 20240326,
@@ -45,6 +46,8 @@ _BEGINNINGS: Final = {
 }
 _MEMBERS: Final = {b"about.json": TRACE, b"data.pkl": "a PyTorch file, a zip archive", b".npy": "a NumPy archive"}
 _CONVERTED: Final = "of which `starpullm convert` makes a checkpoint"
+OTHER_KIND: Final = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOENT)
+"""What the system says of a folder in a file's place, and of the reverse; of a folder without a file that it needs."""
 _HEAD_BYTES: Final = 1024
 
 
@@ -54,7 +57,7 @@ def kind_of(path: Path) -> str | None:
         if path.is_dir():
             names = {item.name for item in path.iterdir()}
             if "config.json" in names:
-                return f"a folder with a model in Hugging Face's layout, {_CONVERTED}"
+                return f"{HUGGING_FACE}, {_CONVERTED}"
             return STATES if any(name.startswith("step-") or name.endswith(".state") for name in names) else "a folder"
         if path.is_file():
             with path.open("rb") as file:
@@ -96,6 +99,6 @@ def expecting(kind: str | None, path: Path) -> Iterator[None]:
         sentence = f"{path}: expected {kind}, found {found}"
         if isinstance(error, FormatError):
             raise FormatError(sentence) from error
-        if error.errno not in (errno.EISDIR, errno.ENOTDIR):
+        if error.errno not in OTHER_KIND:
             raise
         raise FileError(sentence, error.errno, str(path)) from error

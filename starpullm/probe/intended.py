@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from starpullm.errors import FormatError
 from starpullm.files.header import file_errors
+from starpullm.files.kinds import expecting
 from starpullm.probe.findings import Finding, Kind
 
 _KINDS = {kind.value: kind for kind in Kind if kind.is_declaration}
@@ -31,12 +32,12 @@ class Intended(NamedTuple):
 
 def read_intended(path: Path) -> list[Intended]:
     """Read the entries ``[[intended]]`` of a file."""
-    with file_errors(path):
+    with expecting("text in TOML", path), file_errors(path):
         text = path.read_bytes()
-    try:
-        document = tomllib.loads(text.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise FormatError(f"{path}: {error}, expected TOML") from None
+        try:
+            document = tomllib.loads(text.decode())
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise FormatError(f"{path}: {error}, expected TOML") from None
     entries = document.pop("intended", None)
     if document or not isinstance(entries, list) or not entries:
         raise FormatError(f"{path}: found {sorted(document) or 'no entry'}, expected entries [[intended]] alone")

@@ -125,6 +125,10 @@ BAD_TRAINING: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "scheduler": (("--scheduler", "nope"), ("scheduler", '"nope"', "lws")),
     "learning rate": (("--learning-rate", "nan"), ("learning_rate", "nan", "finite")),
     "save in a missing folder": (("--save", "missing/model.bin"), ("missing/model.bin", "No such file")),
+    "states in a file": (
+        ("--state-dir", "foreign.bin"),
+        ("foreign.bin: expected a folder of training states, found a token file",),
+    ),
     "save over a folder": (("--save", "."), (".", "directory")),
     "save where no file can be made": (("--save", "/proc/model.bin"), ("/proc/model.bin", "can't be written")),
     "save to a link to nowhere": (("--save", "link.bin"), ("link.bin", "can't be written", "No such file")),

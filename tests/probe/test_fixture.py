@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,22 @@ def test_a_wrong_one_fails_with_the_task(scenarios: Path, starpullm_program: Cal
     assert [finding.kind for finding in program.probe(runs=1, same=False).findings] == [Kind.READ_WRITTEN]
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "probe.md"
+
+
+@pytest.mark.parametrize("flags", ["", "-Wall -Wextra", "-Wall -Wextra -O2 -DDECLARED"])
+def test_the_page_compiles_its_example_without_a_warning(flags: str, starpu_prefix: Path, tmp_path: Path) -> None:
+    [command] = re.findall(r"^gcc -g .*?[^\\]\n", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    for there, here in (("$PWD/.cache/starpu", "PREFIX"), (".cache/starpu", "PREFIX"), ("PREFIX", str(starpu_prefix))):
+        command = command.replace(there, here)
+    command = command.replace("-o heat", f"{flags} -o {tmp_path}/heat")
+    run = subprocess.run(
+        ["sh", "-c", command], cwd=PAGE.parents[1], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+    assert (tmp_path / "heat").exists()
+
+
 def test_the_example_of_the_page(
     compiled: Compile,
     tmp_path: Path,
@@ -35,7 +53,7 @@ def test_the_example_of_the_page(
     starpullm_program: Callable[..., Program],
 ) -> None:
     """The Python block of probe.md, with the page's program, whose tasks don't declare what they read."""
-    page = (Path(__file__).parents[2] / "docs" / "probe.md").read_text("utf-8")
+    page = PAGE.read_text("utf-8")
     names: dict[str, Any] = {}
     exec(page.partition("```python\n")[2].partition("```")[0], names)
     shutil.copy(compiled("heat"), tmp_path / "heat")

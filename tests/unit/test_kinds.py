@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from starpullm.errors import FileError, FormatError
+from starpullm.files.atomic import atomic_folder, check_can_write
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.hugging_face import open_model
 from starpullm.files.json_reader import read_json
@@ -110,6 +111,24 @@ def test_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(POINTER)
     with pytest.raises(FormatError, match=r"model\.safetensors: expected a safetensors file, found a Git LFS pointer"):
         open_model(tmp_path)
+
+
+def test_files_and_folders_where_the_other_belongs(tmp_path: Path) -> None:
+    """Also where something is to be written, and for a folder of another kind than the one that is needed."""
+    archive, states = tmp_path / "model.gz", tmp_path / "states"
+    archive.write_bytes(CONTENTS["a gzip file"])
+    (states / "step-000000000004").mkdir(parents=True)
+    with pytest.raises(
+        FileError, match=r"states: can't be written: Is a directory, it is a folder of training states$"
+    ):
+        check_can_write(states)
+    refused = pytest.raises(FileError, match=r"model\.gz: can't be written: Not a directory, it is a gzip file$")
+    with refused, atomic_folder(archive):
+        pass
+    with pytest.raises(
+        FileError, match=r"states: expected a folder with a model in .* layout, found a folder of train"
+    ):
+        open_model(states)
 
 
 def test_files_of_the_formats_are_known(tmp_path: Path) -> None:

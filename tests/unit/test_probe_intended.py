@@ -45,6 +45,7 @@ def test_findings_are_split(tmp_path: Path) -> None:
             'entry 1: found "output differs", expected one of ',
         ),
         (b"\xff", "expected TOML"),
+        (b"\x1f\x8b\x08", "expected text in TOML, found a gzip file"),
         (b"intended = ", "expected TOML"),
     ],
 )
