@@ -4,7 +4,8 @@
 #include "ready.h"
 #include "recorder.h"
 
-#include <fcntl.h>
+#include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <starpu.h>
 #include <starpu_scheduler.h>
@@ -24,6 +25,7 @@ struct context {
 };
 
 static const struct settings *settings;
+static _Atomic int num_contexts;           // with this policy
 static const uint64_t settle_ns = 1000000; // since the last submission
 static _Atomic uint64_t settled_ns;        // how long tasks have waited for submissions to pause
 // How long a submission waits for tasks at most, after which no other waits; and for StarPU to release their data.
@@ -54,6 +56,7 @@ static void init(unsigned id)
     STARPU_ASSERT_MSG(context != NULL, "starpullm's probe: no memory");
     pthread_mutex_init(&context->lock, NULL);
     settings = recorder_start();
+    num_contexts++;
     starpu_sched_ctx_set_policy_data(id, context);
 }
 
@@ -63,6 +66,7 @@ static void deinit(unsigned id)
     pthread_mutex_destroy(&context->lock);
     free(context->ready.heap);
     free(context);
+    num_contexts--;
 }
 
 static bool is_restricted(const struct starpu_task *task)
@@ -283,32 +287,49 @@ static struct starpu_sched_policy policy = {
     .worker_type = STARPU_WORKER_LIST,
 };
 
-// Says in a file that this StarPU is another than the one that the probe was compiled for.
-static void refuse(const int version[3])
+// Says in a file which StarPU asks for a policy, how many workers it has, and its variables: the program may have set
+// some.
+static void describe_starpu(const int version[3])
 {
     const char *directory = getenv("STARPULLM_PROBE_DIRECTORY");
+    Dl_info library = {.dli_fname = "?"};
     char *path = NULL;
-    if (directory == NULL || asprintf(&path, "%s/refused", directory) < 0)
+    if (directory == NULL || asprintf(&path, "%s/starpu-%d", directory, (int)getpid()) < 0)
         return;
     FILE *file = fopen(path, "we");
     if (file != NULL) {
-        fprintf(file, "%d.%d.%d %d.%d.%d\n", version[0], version[1], version[2], STARPU_MAJOR_VERSION,
-                STARPU_MINOR_VERSION, STARPU_RELEASE_VERSION);
+        dladdr((void *)starpu_init, &library);
+        fprintf(file, "%d.%d.%d\n%s\n%u\n", version[0], version[1], version[2], library.dli_fname,
+                starpu_worker_get_count());
+        for (char **variable = environ; *variable != NULL; variable++) {
+            if (strncmp(*variable, "STARPU_", 7) == 0 || strncmp(*variable, "HWLOC_", 6) == 0)
+                fprintf(file, "%s\n", *variable);
+        }
         fclose(file);
     }
     free(path);
 }
 
+// Whether a variable of StarPU's is as large as the probe was compiled for: it depends on StarPU's configured limits.
+static bool has_size(const void *variable, size_t bytes)
+{
+    const ElfW(Sym) *symbol = NULL;
+    Dl_info library;
+    return dladdr1(variable, &library, (void **)&symbol, RTLD_DL_SYMENT) == 0 || symbol == NULL ||
+           symbol->st_size == bytes;
+}
+
+// StarPU asks for the policy of its first context by the name in STARPU_SCHED, which may be the program's own choice.
 EXPORT struct starpu_sched_policy *starpu_get_sched_lib_policy(const char *name)
 {
     int version[3];
-    if (strcmp(name, policy.policy_name) != 0)
+    if (num_contexts > 0 && strcmp(name, policy.policy_name) != 0)
         return NULL;
     starpu_get_version(&version[0], &version[1], &version[2]);
+    describe_starpu(version);
     if (version[0] != STARPU_MAJOR_VERSION || version[1] != STARPU_MINOR_VERSION ||
-        version[2] != STARPU_RELEASE_VERSION) {
-        refuse(version);
+        version[2] != STARPU_RELEASE_VERSION || !has_size(&starpu_worker_list, sizeof starpu_worker_list) ||
+        !has_size(&starpu_codelet_nop, sizeof starpu_codelet_nop))
         return NULL;
-    }
     return &policy;
 }

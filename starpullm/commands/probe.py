@@ -79,11 +79,11 @@ def command(
     worker, in the order of submission) twice, once more with the data protected that the running task doesn't declare,
     once with poison in what tasks declare as written only, and in
     perturbed schedules. The contents of all handles after all tasks are compared. PROGRAM may be a launcher of ranks on
-    this machine, such as mpirun. Each run writes the files that PROGRAM writes, in the folder where it writes them.
+    this machine, such as mpirun. Each run gets the same standard input, and writes the files that PROGRAM writes.
 
     Exit status: 0 if they are the same and every task does what it declares; 1 if not, or if the program fails, crashes
-    or hangs; 2 for bad usage or a program that can't be judged; 3 if its results change from run to run by themselves;
-    5 if they are the same, and a task does something else than it declares.
+    or hangs; 2 for bad usage or a program that can't be judged; 3 if its results change from run to run by themselves,
+    or StarPU had one worker; 5 if they are the same, and a task does something else than it declares.
     """
     refuse_ranks("PROGRAM may be the launcher of ranks")
     if replay is not None:

@@ -34,6 +34,7 @@ from starpullm.probe.recorded import RecordedRun, last_moments, record, running_
 from starpullm.probe.replay import schedule_of
 from starpullm.probe.result import ProbeResult, verdict
 from starpullm.probe.schedules import Schedule
+from starpullm.probe.surroundings import check_arguments, files_here, leavings, no_input
 from starpullm.probe.undeclared import PROTECTION_SECONDS, Watched, protections, undeclared_accesses
 from starpullm.probe.witness import has_read_poison, with_first_element
 
@@ -74,7 +75,7 @@ def probe_program(
     command
         The program and its arguments, or ``mpirun -n N`` and them. It is run 4 + ``runs`` times; once more if a run
         differs, twice more if a task leaves something as it was that it declares to write, and again for findings whose
-        first differing element is to be told. Each run writes the files that the program writes.
+        first differing element is to be told. Each run gets the same standard input.
     runs
         In perturbed schedules, at least 1.
     seed
@@ -114,6 +115,7 @@ def probe_program(
             raise InvalidArgumentError(f"{name}: found {value}, expected at least 1")
     if time_limit is not None and not time_limit > 0:
         raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected more than 0 seconds")
+    check_arguments(command)
     bound = parse_tolerance(tolerance, tolerance_type)
     known = read_intended(intended) if intended else ()
     with _place(keep) as directory:
@@ -164,6 +166,8 @@ class _Judge:
     num_tasks: int = 0
     protections: int = 0
     watched: Watched = field(default_factory=Watched)
+    files: dict[Path, int] = field(default_factory=files_here)
+    """Before the first run."""
 
     def verdict(self, runs: int, seed: int, poison: bool) -> ProbeResult:
         """Return the result of all runs; the first run without poison that doesn't end by itself is the last."""
@@ -182,11 +186,11 @@ class _Judge:
     def _other_runs(self, reference: RecordedRun, runs: int, seed: int, poison: bool) -> None:
         delay_us = min(_LONGEST_DELAY_US, 8 * _DELAYS_US // reference.num_tasks)
         self._watch(reference)
-        if poison:
+        if poison and self.is_steady is not False:
             self._poisoned_runs(reference)
         if self.is_steady is False:
             return
-        for schedule in (*schedules.perturbed(runs, seed, self.workers, delay_us), schedules.PROMPT):
+        for schedule in (*schedules.perturbed(runs, seed, reference.num_workers, delay_us), schedules.PROMPT):
             if not self._follows(schedule, reference):
                 return
 
@@ -206,6 +210,7 @@ class _Judge:
                 ]
                 self._add(rank, found)
             if run.ending.status != reference.ending.status:
+                self.is_steady = self._follows(schedules.REPEATED, reference)
                 text = (
                     "undeclared accesses after that: with data protected against them, the program "
                     f"{run.ending}, perhaps because a system call on such data fails then"
@@ -297,7 +302,11 @@ class _Judge:
         place = self.directory / folder
         temporary = () if self.keeps else (self.directory,)
         as_asked = replace(schedule, ordered=self.ordered)
-        run = record(self.command, as_asked, place, self.workers, self._time_limit(schedule), keep, temporary)
+        try:
+            run = record(self.command, as_asked, place, self.workers, self._time_limit(schedule), keep, temporary)
+        except InvalidArgumentError as error:
+            reason = leavings(self.files) if self.num_tasks else no_input()
+            raise InvalidArgumentError(f"{error}; {reason}" if reason else str(error)) from error
         if run.ending.status is not None:
             self.slowest = max(self.slowest, run.ending.seconds - self._own_seconds(schedule))
         if schedule is schedules.REFERENCE:
@@ -327,7 +336,10 @@ class _Judge:
         sentence = run.describe_ending()
         if run is not reference:
             sentence += f"; in the reference schedule it {reference.ending}"
-        ending = Finding(Kind.POISONED_ENDING if run.schedule.poison else Kind.ENDING, run.schedule.name, sentence)
+        kind = Kind.POISONED_ENDING if run.schedule.poison else Kind.ENDING
+        if run.schedule is schedules.REPEATED and run.is_complete:
+            kind = Kind.CHANGING_INPUT
+        ending = Finding(kind, run.schedule.name, sentence)
         for rank, flow in run.flows.items():
             for task in running_tasks(flow) if run.schedule.poison else ():  # it is likely the one that reads poison
                 codelet = flow.log.names[int(flow.codelet[task])]
@@ -438,6 +450,7 @@ class _Judge:
         notes = [finding for finding in self.findings if finding.kind.is_note and finding.codelet not in faulty]
         notes = first_of_each(notes)
         notes += never_changed(list(self.flows.values()))
+        unlike = [leavings(self.files) for one in found if one.kind.forbids_comparison or one.kind is Kind.ENDING][:1]
         forbidden = [finding for finding in found if finding.kind.forbids_comparison]
         totals = self.totals
         found, notes = (with_places(findings, reference.flows) for findings in (found, notes))
@@ -450,14 +463,20 @@ class _Judge:
                 "expected at least one; nothing would be compared"
             )
         first = next(iter(reference.flows.values()))
+        sentence = verdict(found, excused)
+        if not found and reference.num_workers == 1:
+            outcome = Outcome.NOT_COMPARABLE
+            sentence = "not comparable: StarPU had one worker, so no two tasks ran at the same time"
         return ProbeResult(
             outcome=outcome,
-            sentence=verdict(found, excused),
+            sentence=sentence,
             compared=totals["outputs"],
             measured=len(found),
             command=self.command,
             starpu_version=first.log.starpu_version,
             num_ranks=len(reference.flows) if min(reference.flows) >= 0 else 0,
+            num_workers=reference.num_workers,
+            surroundings=tuple(filter(None, (*reference.surroundings, no_input(), *unlike))),
             num_tasks=reference.num_tasks,
             num_compared_handles=totals["handles"],
             runs=len(self.seconds) - 1,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
+from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
 from starpullm.probe.program import ProgramEnding, find_program
 
@@ -16,84 +18,118 @@ _LOADER_SECONDS = 20.0
 _SAID = 300
 """Characters of what a program said, the last ones."""
 _ELF = b"\x7fELF"
-_LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "srun")
+_LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "srun")
+
+
+class Starpu(NamedTuple):
+    """The StarPU of a process, as the probe that it loaded tells; the variables are those of StarPU and hwloc."""
+
+    version: str
+    library: str
+    num_workers: int
+    variables: Mapping[str, str]
+
+    def surroundings(self, given: Mapping[str, str], said: str) -> Iterator[str]:
+        """Yield StarPU's warnings, the variables that aren't as given, and StarPU's place if it is another one."""
+        if self.num_workers != int(given["STARPU_NCPU"]):
+            yield f"StarPU's workers: {self.num_workers}, where --workers asks for {given['STARPU_NCPU']}"
+        yield from dict.fromkeys(f"StarPU: {warning}" for warning in re.findall(r"\[starpu\].*?(Warning: .*)", said))
+        known = {name: value for name, value in given.items() if name.startswith(("STARPU_", "HWLOC_"))}
+        changed = dict.fromkeys(sorted(known.keys() - self.variables.keys()), "(unset)")
+        changed |= dict(sorted(self.variables.items() - known.items()))
+        if changed:
+            yield f"changed by the program or a script: {', '.join(map('='.join, changed.items()))}"
+        version, prefix = own_starpu()
+        if not Path(self.library).resolve().is_relative_to(Path(prefix).resolve()):
+            yield f"StarPU {self.version}: {self.library}; the probe was compiled for {version} in {prefix}"
+
+
+def own_starpu() -> tuple[str, str]:
+    """Return version and folder of the StarPU that the probe was compiled for."""
+    build = structs.new("build_info")
+    prototypes.call("build_info", build)
+    return prototypes.text(build.starpu_version), prototypes.text(build.starpu_prefix)
+
+
+def starpu_in(folder: Path) -> Starpu | None:
+    """Return the StarPU with the fewest workers that loaded the probe in a run, if one has."""
+    found = []
+    for path in folder.glob("starpu-*"):
+        version, library, workers, *lines = path.read_text(errors="replace").splitlines()
+        found.append(Starpu(version, library, int(workers), dict(line.split("=", 1) for line in lines if "=" in line)))
+    return min(found, key=lambda starpu: starpu.num_workers, default=None)
 
 
 def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: Path) -> str:
     """Return a sentence about a program that ended and left no log in the folder."""
     name = program_of(command)
-    with suppress(OSError):
-        found, expected = (folder / "refused").read_text("ascii").split()
-        return f"{name}: found StarPU {found}, expected {expected}, for which this package's probe was compiled"
-    kind = _kind(Path(find_program(name)))
-    said = _what_it_said(ending.stderr)
-    if kind == "static":
+    own = "expected {} in {}, for which this package's probe was compiled, or one configured alike".format(
+        *own_starpu()
+    )
+    if (starpu := starpu_in(folder)) is not None:
+        return f"{name}: found StarPU {starpu.version} ({starpu.library}), {own}"
+    if _is_static(Path(find_program(name))):
         return f"{name}: is statically linked, so it can't load the probe, expected a program that uses libstarpu"
-    libraries = list(_libraries(name)) if kind == "dynamic" else []
-    other = [library for library in libraries if re.match(r"libstarpu-\d", library) and "starpu-1.4." not in library]
-    if other:
-        return f"{name}: found {other[0]}, expected libstarpu-1.4, for which this package's probe was compiled"
-    if "can not be loaded" in ending.stderr:
-        return f"{name}: its StarPU could not load the probe; it said: {_line_with(ending.stderr, 'can not be loaded')}"
-    if any(library.startswith("libstarpu-1.4") for library in libraries):
+    library = starpu_of(name)
+    if library and "/libstarpu-1.4." not in library:
+        return f"{name}: found {library}, {own}"
+    if "libstarpullm_probe.so' can not be loaded" in ending.stderr:
+        return f"{name}: found {library or 'a StarPU'} that could not load the probe, {own}"
+    if (launcher := launcher_of(command)) and ending.status != 0:
+        said = _what_it_said(ending.stderr, slice(3 * _SAID))
+        return f"{launcher}: {ending}, and no {name} had started StarPU{said}"
+    said = _what_it_said(ending.stderr)
+    if library or (folder.parent / "models" / "bus").exists():
         return (
-            f"{name}: {ending} and didn't start StarPU, although it is linked with it, expected a program that calls "
-            f"starpu_init{said}"
+            f"{name}: {ending} and didn't start StarPU with the probe, expected a call of starpu_init with "
+            f"STARPU_SCHED and STARPU_SCHED_LIB as the probe sets them{said}"
         )
     return f"{name}: {ending} and didn't start StarPU, expected a StarPU program{said}"
 
 
-def is_launched(command: Sequence[str]) -> bool:
-    """Return whether the command starts with a launcher of ranks."""
-    return Path(command[0]).name in _LAUNCHERS
+def launcher_of(command: Sequence[str]) -> str:
+    """Return the launcher of ranks before the program; nothing if there is none."""
+    before = command[: place_of_program(command) or 1]
+    return next((word for word in before if Path(word).name.startswith(_LAUNCHERS)), "")
 
 
 def program_of(command: Sequence[str]) -> str:
-    """Return the program itself: behind a launcher of ranks, its first argument that is a program, or a path."""
-    if is_launched(command):
-        for argument in command[1:]:
-            is_path = argument.startswith(("/", "./", "../")) and not Path(argument).exists()
-            if not argument.startswith("-") and (is_path or shutil.which(argument) is not None):
-                return argument
-    return command[0]
+    """Return the program itself, which may stand behind launchers."""
+    return command[place_of_program(command)]
 
 
-def _kind(path: Path) -> str:
-    """Return whether a file is a dynamically or statically linked program, or a script."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return "unknown"
-    if not content.startswith(_ELF):
-        return "script"
-    return "dynamic" if b"\0/lib" in content[:4096] or b"ld-linux" in content[:8192] else "static"
+def place_of_program(command: Sequence[str]) -> int:
+    """Return where the program is: the first word that is linked with StarPU, or else behind a launcher's options."""
+    found = [place for place, word in enumerate(command) if shutil.which(word) is not None]
+    linked = [place for place in found if starpu_of(command[place])]
+    if linked or not Path(command[0]).name.startswith(_LAUNCHERS):
+        return linked[0] if linked else 0
+    paths = [place for place, word in enumerate(command) if word.startswith(("/", "./", "../"))]
+    values = [place for place, word in enumerate(command, 1) if word.startswith("-") or "mca" in command[place - 2]]
+    likely = [place for place in (*found, *paths) if place not in (0, *values)]
+    return [*likely, *found[1:], 0][0]
 
 
-def starpu_of(command: Sequence[str]) -> str | None:
-    """Return the path of the StarPU that the dynamic linker would load for a program; None if it isn't told."""
-    with suppress(InvalidArgumentError):
-        libraries = _libraries(program_of(command))
-        return next((path for name, path in libraries.items() if name.startswith("libstarpu-1.4.")), None)
-    return None
+def _is_static(path: Path) -> bool:
+    with suppress(OSError):
+        content = path.read_bytes()[:8192]
+        return content.startswith(_ELF) and b"\0/lib" not in content and b"ld-linux" not in content
+    return False
 
 
-def _libraries(name: str) -> dict[str, str]:
-    """Return the paths of the shared libraries that the dynamic linker would load, by their names."""
-    with suppress(OSError, subprocess.TimeoutExpired):
+def starpu_of(name: str) -> str:
+    """Return the path of the StarPU that the dynamic linker would load for a program; nothing if it isn't told."""
+    with suppress(OSError, subprocess.TimeoutExpired, InvalidArgumentError):
         run = subprocess.run(
             ["ldd", find_program(name)], capture_output=True, text=True, timeout=_LOADER_SECONDS, check=False
         )
-        lines = [line.split() for line in run.stdout.splitlines() if line.strip()]
-        return {words[0]: words[2] if "=>" in words else words[0] for words in lines}
-    return {}
+        found = re.search(r"^\s*libstarpu-\d\S* => (/\S+)", run.stdout, re.MULTILINE)
+        return "" if found is None else found[1]
+    return ""
 
 
-def _what_it_said(text: str) -> str:
-    """Return the end of what a program said, without lines that only separate others."""
+def _what_it_said(text: str, part: slice = slice(-_SAID, None)) -> str:
+    """Return the end of what a program said, or another part, without lines that only separate others."""
     lines = [line.strip() for line in text.splitlines()]
     words = [line for line in lines if any(letter.isalnum() for letter in line)]
-    return f"; it said: {' '.join(words)[-_SAID:]}" if words else ""
-
-
-def _line_with(text: str, part: str) -> str:
-    return next(line.strip() for line in text.splitlines() if part in line)
+    return f"; it said: {' '.join(words)[part]}" if words else ""

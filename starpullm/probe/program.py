@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from starpullm.errors import InvalidArgumentError
+from starpullm.probe.surroundings import standard_input
 from starpullm.probe.watch import ProcessWatch
 from starpullm.processes.endings import signal_name
 from starpullm.processes.job import JOB_VARIABLE, job_variable, launched, new_place
@@ -100,9 +101,10 @@ def run_program(
     places: Sequence[Path] = (),
     logs: Path | None = None,
 ) -> ProgramEnding:
-    """Run a program with these variables in addition to this process's, and without standard input.
+    """Run a program with these variables in addition to this process's.
 
-    It may be a launcher of ranks, such as mpirun. The processes that write logs into the folder ``logs`` are watched.
+    It may be a launcher of ranks, such as mpirun. The processes that write logs into the folder ``logs`` are watched,
+    and runs with logs beside each other get the same `standard_input`; without logs, there is none.
     If this process is killed meanwhile, the program's processes are killed and the directories `places` are removed.
     """
     path = find_program(command[0])
@@ -116,7 +118,9 @@ def run_program(
             _KILL_SOON[0]: _KILL_SOON[1],
             JOB_VARIABLE: job_variable(os.environ, place.name),
         }
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        if logs is not None:
+            pipes["stdin"] = stack.enter_context(standard_input(logs.parent / "stdin", variables))
         try:
             with without_random_addresses():
                 process = stack.enter_context(launched([path, *command[1:]], place, env=variables, **pipes))

@@ -19,7 +19,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files import probe_log
 from starpullm.files.probe_log import read_probe_log
 from starpullm.probe.flow import Flow, flow_of
-from starpullm.probe.linkage import explain_missing_log, is_launched, program_of, starpu_of
+from starpullm.probe.linkage import explain_missing_log, launcher_of, program_of, starpu_in, starpu_of
 from starpullm.probe.program import ProgramEnding, run_program
 from starpullm.probe.schedules import Schedule
 
@@ -41,6 +41,9 @@ class RecordedRun:
     schedule: Schedule
     ending: ProgramEnding
     flows: Mapping[int, Flow]
+    num_workers: int
+    """The fewest of a process."""
+    surroundings: tuple[str, ...]
 
     @property
     def num_tasks(self) -> int:
@@ -134,8 +137,8 @@ def record(
     ending = run_program(command, environment, time_limit, temporary, folder)
     for name in ("stdout", "stderr"):
         (folder / name).write_text(getattr(ending, name), "utf-8")
-    folders = sorted(folder.glob("probe-*"))
-    if not folders:
+    folders, starpu = sorted(folder.glob("probe-*")), starpu_in(folder)
+    if not folders or starpu is None:
         raise InvalidArgumentError(explain_missing_log(command, ending, folder))
     flows: dict[int, Flow] = {}
     for path in folders:
@@ -153,7 +156,8 @@ def record(
                 "for each rank of an MPI job"
             )
         flows[rank] = flow_of(log)
-    run = RecordedRun(schedule, ending, dict(sorted(flows.items())))
+    surroundings = tuple(starpu.surroundings({**os.environ, **environment}, ending.stderr))
+    run = RecordedRun(schedule, ending, dict(sorted(flows.items())), starpu.num_workers, surroundings)
     if run.missing_ranks and ending.status == 0:
         ranks = ", ".join(map(str, run.missing_ranks))
         raise InvalidArgumentError(
@@ -168,11 +172,11 @@ def calibrate(command: Sequence[str], environment: Mapping[str, str]) -> None:
 
     Ranks that do so together may fail: one opens a file that another hasn't written yet (`check_bus_config_file`).
     """
-    if not is_launched(command) or Path(environment["STARPU_PERF_MODEL_DIR"]).exists():
+    if Path(environment["STARPU_PERF_MODEL_DIR"]).exists() or not launcher_of(command):
         return
-    starpu = starpu_of(command)
+    starpu = starpu_of(program_of(command))
     variables = {name: value for name, value in environment.items() if not name.startswith("STARPU_SCHED")}
-    if starpu is not None:
+    if starpu:
         with suppress(subprocess.TimeoutExpired):  # the ranks do it then
             subprocess.run(
                 [sys.executable, "-c", _CALIBRATION, starpu],

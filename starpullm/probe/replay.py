@@ -12,7 +12,7 @@ from pathlib import Path
 
 from starpullm.errors import InvalidArgumentError
 from starpullm.probe import schedules
-from starpullm.probe.linkage import program_of
+from starpullm.probe.linkage import place_of_program
 from starpullm.probe.program import find_program, without_random_addresses
 from starpullm.probe.recorded import calibrate
 from starpullm.probe.schedules import Schedule, waiting
@@ -46,7 +46,7 @@ def replay_program(
     ``wrapper`` is a command that is put before the program, behind a launcher of ranks. What is recorded is removed.
     """
     schedule = replace(schedule_of(words), ordered=sums == "ordered")
-    place = list(command).index(program_of(command))
+    place = place_of_program(command)
     whole = [*command[:place], *wrapper, *command[place:]]
     whole[0] = find_program(whole[0])
     with tempfile.TemporaryDirectory(prefix="starpullm-probe-", ignore_cleanup_errors=True) as directory:
@@ -56,7 +56,7 @@ def replay_program(
         calibrate(command, environment)
         try:
             with without_random_addresses():
-                process = subprocess.Popen(whole, env={**os.environ, **environment})
+                process = subprocess.Popen(whole, env={**os.environ, **environment}, close_fds=False)
         except OSError as error:
             raise InvalidArgumentError(f"{whole[0]}: can't be started: {error.strerror}") from error
         while True:

@@ -20,8 +20,9 @@ class ProbeResult(Result):
     aren't notes. ``runs`` counts runs besides the reference. ``tolerated`` contents differ because of accesses that
     StarPU may reorder (REDUX, COMMUTE, no sequential consistency); ``tolerance`` says what they were bounded by, if
     they were. ``intended`` are findings that a file gives reasons for, ``not_found`` its entries without a finding.
-    ``num_ranks`` is 0 for a program that isn't started as ranks. Of ``unseen`` accesses the contents can't
-    be read. ``watched`` says where undeclared accesses were looked for. ``replays`` are commands that
+    ``num_ranks`` is 0 for a program that isn't started as ranks. ``num_workers`` are those of the rank with the fewest.
+    ``surroundings`` are sentences about StarPU, and about input and files of runs. Of ``unseen`` accesses the contents
+    can't be read. ``watched`` says where undeclared accesses were looked for. ``replays`` are commands that
     run a schedule with a finding again. ``seconds`` has the time of each run by the name of its schedule.
     """
 
@@ -30,6 +31,8 @@ class ProbeResult(Result):
     command: tuple[str, ...]
     starpu_version: str
     num_ranks: int
+    num_workers: int
+    surroundings: tuple[str, ...]
     num_tasks: int
     num_compared_handles: int
     runs: int
@@ -62,7 +65,9 @@ class ProbeResult(Result):
             handles = _counted(self.num_compared_handles, "handle")
             compared = f"{_counted(self.compared, 'content')} of {handles} compared, {self.different} different"
         others = _counted(self.runs, "other run")
-        return f"run: {_counted(self.num_tasks, 'task')}{ranks}, the reference schedule and {others}, {compared}"
+        workers = _counted(self.num_workers, "worker") + " each" * (self.num_ranks > 1)
+        tasks = _counted(self.num_tasks, "task")
+        return f"run: {tasks}{ranks} on {workers}, the reference schedule and {others}, {compared}"
 
     def _bound(self) -> str:
         if not self.tolerance:
@@ -85,6 +90,7 @@ class ProbeResult(Result):
     def details(self) -> Iterator[str]:
         """Yield what was run, findings about results, then about declarations, notes, and an ended process's state."""
         yield self._run_line()
+        yield from self.surroundings
         yield str(self.watched)
         yield from self._finding_lines()
         yield from (f"again: {command}" for command in self.replays)

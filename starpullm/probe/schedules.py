@@ -78,6 +78,8 @@ class Schedule:
                 # StarPU calibrates the workers that it is told to have, which aren't those of the user's machine.
                 "STARPU_HOME": str(folder.parent),
                 "STARPU_PERF_MODEL_DIR": str(folder.parent / "models"),
+                "STARPU_DISABLE_KERNELS": "0",
+                "STARPU_SILENT": "0",  # its warnings are told
                 "STARPU_SCHED": "probe",
                 "STARPU_SCHED_LIB": str(find_probe()),
                 "STARPULLM_PROBE_DIRECTORY": str(folder),
@@ -105,6 +107,8 @@ def machine_variables(num_workers: int) -> dict[str, str]:
         "STARPU_NCUDA": "0",
         "STARPU_NHIP": "0",
         "STARPU_NOPENCL": "0",
+        "STARPU_RESERVE_NCPU": "0",
+        "STARPU_MAIN_THREAD_BIND": "0",
         "STARPU_WORKERS_NOBIND": "1",
         "STARPU_MPI_NOBIND": "1",
     }

@@ -119,11 +119,11 @@ def new_place(others: Sequence[Path] = ()) -> Iterator[Place]:
 
 @contextmanager
 def launched(command: Sequence[str], place: Place, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a job's first process, without standard input and in a session of its own; afterwards kill all processes.
+    """Start a job's first process, in a session of its own; afterwards kill all processes.
 
-    Options are those of ``Popen``.
+    Options are those of ``Popen``; without ``stdin`` there is none.
     """
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+    process = subprocess.Popen(command, start_new_session=True, **{"stdin": subprocess.DEVNULL, **options})
     try:
         yield process
     finally:

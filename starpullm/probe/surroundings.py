@@ -1,0 +1,82 @@
+"""What is there once, though a probe runs a program several times: standard input, pipes, files that runs change."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from starpullm.errors import InvalidArgumentError
+
+_OPEN = Path("/proc/self/fd/0")
+_LISTED = 5
+
+
+def check_arguments(command: Sequence[str]) -> None:
+    """Refuse arguments that name what one run alone could read: a pipe, or an open file of this process."""
+    for argument in command[1:]:
+        path = argument.rpartition("=")[2]
+        with suppress(OSError):  # a text may be too long for a path
+            if Path(path).is_fifo() or re.fullmatch(r"/(dev|proc/self)/fd/([3-9]|\d\d+)", path):
+                raise InvalidArgumentError(
+                    f"{argument}: is a pipe or an open file, which one run alone could read, expected a file for all"
+                )
+
+
+def no_input() -> str:
+    """Return a sentence if standard input is a terminal, of which runs get nothing; otherwise an empty text."""
+    if sys.__stdin__ is None or not os.isatty(0):
+        return ""
+    return "standard input is a terminal, of which a run gets nothing: < FILE gives the same to each run"
+
+
+@contextmanager
+def standard_input(kept: Path, environment: Mapping[str, str]) -> Iterator[int]:
+    """Give a run this process's standard input, the same each time: a file is opened again, from where it is.
+
+    Of anything else the first run gets as much as it reads, and what it got is kept in a file for the others.
+    """
+    if sys.__stdin__ is None or no_input():
+        yield subprocess.DEVNULL
+    elif kept.exists() or (stat.S_ISREG(os.fstat(0).st_mode) and os.access(_OPEN, os.R_OK)):
+        start = 0 if kept.exists() else os.lseek(0, 0, os.SEEK_CUR)
+        with (kept if kept.exists() else _OPEN).open("rb", 0) as file:
+            file.seek(start)
+            yield file.fileno()
+    else:
+        source, sink = os.pipe()
+        with kept.open("wb", 0) as file:  # tee writes its own output first: nothing is read that isn't kept
+            tee = subprocess.Popen(["tee", f"/dev/fd/{sink}"], stdout=file, pass_fds=[sink], env=environment)
+        os.close(sink)
+        try:
+            yield source
+        finally:
+            os.close(source)
+            tee.kill()
+            tee.wait()
+
+
+def files_here() -> dict[Path, int]:
+    """Return when the files in this folder and in the folders in it were changed."""
+    found = {}
+    for path in (*Path().glob("*"), *Path().glob("*/*")):
+        with suppress(OSError):
+            found[path] = path.lstat().st_mtime_ns
+    return found
+
+
+def leavings(before: Mapping[Path, int]) -> str:
+    """Return a sentence about those files that runs have changed; an empty text if they have changed none."""
+    now = files_here()
+    names = sorted(str(path) for path in now.keys() | before.keys() if now.get(path) != before.get(path))
+    if not names:
+        return ""
+    return (
+        f"runs have changed {', '.join(names[:_LISTED])} in {Path.cwd()}, which each run finds as the last left it: a "
+        "command such as sh -c 'rm -f FILE; exec PROGRAM' mends that"
+    )
