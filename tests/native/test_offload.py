@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -174,6 +177,53 @@ def test_two_trainers_share_a_limit(checkpoint: Path, tmp_path: Path) -> None:
     assert sizes[-1] == 0
 
 
+# A file system on which a reservation takes a moment, as it does on a busy one.
+SLOW_RESERVATION = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/types.h>
+#include <unistd.h>
+int fallocate64(int descriptor, int mode, off_t from, off_t bytes)
+{
+    usleep(300000);
+    return ((int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT, "fallocate64"))(descriptor, mode, from, bytes);
+}
+"""
+
+
+def open_two_at_once(path: str, folder: str) -> list[Reply]:
+    """Let two threads open a trainer at the same time, within the smallest limit of one."""
+    runtime: dict[str, Any] = {"partition": "2x1", "offload": folder, "memory_limit": "1M"}
+    runtime["memory_limit"] = least_limit(path, runtime, {})
+    opened: list[Trainer] = []
+    both = Barrier(2)
+
+    def open_one(shared: Runtime) -> Reply:
+        both.wait()
+        return attempt(lambda: opened.append(Trainer(shared, path, **SIZES)))
+
+    with Runtime(**runtime) as shared, ThreadPoolExecutor(2) as threads:
+        replies = [thread.result() for thread in [threads.submit(open_one, shared) for _ in range(2)]]
+        for trainer in opened:
+            trainer.close()
+        Trainer(shared, path, **SIZES).close()
+    return replies
+
+
+@pytest.mark.timeout(TIME_LIMIT)
+def test_two_threads_share_a_limit(checkpoint: Path, tmp_path: Path) -> None:
+    """Of two trainers that are opened at the same time, where one has room, one is refused."""
+    source, library, folder = tmp_path / "slow.c", tmp_path / "slow.so", tmp_path / "disk"
+    source.write_text(SLOW_RESERVATION)
+    folder.mkdir()
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True, timeout=TIME_LIMIT)
+    environment = {**TWO_CORES, "LD_PRELOAD": str(library)}
+    replies = run_function(open_two_at_once, checkpoint, folder, timeout=TIME_LIMIT, environment=environment)
+    refused, accepted = sorted(replies, key=lambda reply: reply["raised"] is None)
+    assert accepted["raised"] is None
+    assert_refused(refused, OutOfMemoryError, "memory_limit: found ")
+
+
 LARGE = ModelConfig(max_seq_len=128, vocab_size=4000, num_layers=3, num_heads=8, channels=512, padded_vocab_size=4000)
 LARGE_LIMIT = 120 << 20
 
@@ -329,7 +379,11 @@ def fail_in_step(path: str, folder: str, how: str) -> dict[str, Any]:
             attempt(lambda: trainer.save_state(Path(folder, "states"))),
             attempt(lambda: trainer.save_checkpoint(Path(folder, "model.bin"))),
         ]
-    return {"replies": replies, "left": sorted(path.name for path in Path(folder).iterdir())}
+    with small_trainer(path, {}) as trainer:
+        losses = [float(trainer.step(*batch(step))) for step in range(2)]
+        moved = list(trainer.runtime.offloaded())
+    left = sorted(path.name for path in Path(folder).iterdir())
+    return {"replies": replies, "left": left, "losses without a disk": losses, "moved without a disk": moved}
 
 
 FAILURES = {
@@ -342,11 +396,13 @@ FAILURES = {
 @pytest.mark.timeout(TIME_LIMIT)
 @pytest.mark.parametrize("how", FAILURES)
 def test_a_disk_that_fails_is_a_failure_of_the_tasks(checkpoint: Path, tmp_path: Path, how: str) -> None:
-    """No loss is reported, and nothing is saved."""
+    """No loss is reported, and nothing is saved. The next runtime, without a disk, knows nothing of it."""
     found = run_function(fail_in_step, checkpoint, tmp_path, how, timeout=TIME_LIMIT)
     for reply in found["replies"]:
         assert_refused(reply, RuntimeFailureError, f"offload: {tmp_path}: ", FAILURES[how])
     assert found["left"] == []
+    assert len(found["losses without a disk"]) == 2
+    assert found["moved without a disk"] == [0, 0]
 
 
 # ---- Two runs in one folder, which are killed ----

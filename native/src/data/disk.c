@@ -248,11 +248,6 @@ static int test_request(void *tested)
     return done;
 }
 
-static void free_request(void *request)
-{
-    free(request);
-}
-
 static struct starpu_disk_ops operations = {.plug = plug,
                                             .unplug = unplug,
                                             .bandwidth = bandwidth,
@@ -264,7 +259,7 @@ static struct starpu_disk_ops operations = {.plug = plug,
                                             .async_write = write_later,
                                             .wait_request = wait_request,
                                             .test_request = test_request,
-                                            .free_request = free_request};
+                                            .free_request = free};
 
 /* ---- The file ---- */
 
@@ -328,8 +323,6 @@ status disk_open(const char *folder)
     snprintf(disk.folder, sizeof disk.folder, "%s", folder);
     disk.last = &disk.first;
     disk.stopped = false;
-    disk.failure.code = STARPULLM_OK;
-    disk.written = disk.read = 0;
     status code = open_file(folder);
     if (code == STARPULLM_OK)
         code = start_threads();
@@ -369,9 +362,11 @@ void disk_close(void)
     take_over_allocation(false);
     close(disk.descriptor);
     disk.descriptor = -1;
+    disk.failure.code = STARPULLM_OK; /* a runtime without offload asks too */
+    disk.written = disk.read = 0;
 }
 
-/* ---- The share of a session ---- */
+/* ---- The share of a session; under the mutex ---- */
 
 /* Also where the file system can't reserve. */
 static int reserve_file(off_t from, off_t bytes)
@@ -401,12 +396,10 @@ static void add_unplaced(struct object *object)
 static status reserve_objects(int64_t number)
 {
     int64_t made = 0;
-    pthread_mutex_lock(&disk.mutex);
     for (struct object *object; made < number && (object = malloc(sizeof *object)); made++)
         add_unplaced(object);
     if (made < number)
         free_unplaced(made);
-    pthread_mutex_unlock(&disk.mutex);
     return made < number ? out_of_memory("offload: places of %" PRId64 " data", number) : STARPULLM_OK;
 }
 
@@ -415,7 +408,7 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-struct disk_share disk_shared_with(const struct disk_share *share)
+static struct disk_share shared_with(const struct disk_share *share)
 {
     struct disk_share all = *share;
     for (const struct disk_share *other = disk.shares; other; other = other->next) {
@@ -428,24 +421,30 @@ struct disk_share disk_shared_with(const struct disk_share *share)
     return all;
 }
 
-status disk_reserve(struct disk_share *share)
+status disk_reserve(struct disk_share *share, status (*check)(const struct disk_share *all), struct disk_share *all)
 {
-    const int error = reserve_file(disk.reserved, share->moving);
+    pthread_mutex_lock(&disk.mutex);
+    *all = shared_with(share);
+    status code = check(all);
+    const int error = code == STARPULLM_OK ? reserve_file(disk.reserved, share->moving) : 0;
     if (error)
-        return file_error(error, "offload: %s: no room for %" PRId64 " bytes", disk.folder, share->moving);
-    TRY(reserve_objects(share->number));
-    disk.reserved += share->moving;
-    share->next = disk.shares;
-    disk.shares = share;
-    take_memory(share->staying);
-    return STARPULLM_OK;
+        code = file_error(error, "offload: %s: no room for %" PRId64 " bytes", disk.folder, share->moving);
+    if (code == STARPULLM_OK)
+        code = reserve_objects(share->number);
+    if (code == STARPULLM_OK) {
+        disk.reserved += share->moving;
+        share->next = disk.shares;
+        disk.shares = share;
+        take_memory(share->staying);
+    }
+    pthread_mutex_unlock(&disk.mutex);
+    return code;
 }
 
 /* All free places are given up, whatever their sizes, and the other sessions' data get new ones behind all others.
  * Room for these is reserved again; if another program takes it first, a write fails later. */
 static void renew_places(const struct disk_share *ended)
 {
-    pthread_mutex_lock(&disk.mutex);
     off_t room = disk.reserved - disk.end - ended->moving;
     for (struct object *object; (object = disk.free);) {
         room += (off_t)object->bytes;
@@ -456,29 +455,28 @@ static void renew_places(const struct disk_share *ended)
         add_unplaced(object);
     }
     free_unplaced(ended->number);
+    if (!disk.shares)
+        disk.end = room = 0;
     const off_t before = disk.reserved;
     disk.reserved = disk.end + room;
     if (disk.reserved < before)
         (void)!ftruncate(disk.descriptor, disk.reserved);
     else
         (void)reserve_file(before, disk.reserved - before);
-    pthread_mutex_unlock(&disk.mutex);
 }
 
 void disk_give_back(struct disk_share *share)
 {
+    pthread_mutex_lock(&disk.mutex);
     struct disk_share **link = &disk.shares;
     while (*link && *link != share)
         link = &(*link)->next;
-    if (!*link)
-        return;
-    *link = share->next;
-    starpu_memory_deallocate(STARPU_MAIN_RAM, (size_t)share->staying);
-    renew_places(share);
-    if (disk.shares)
-        return;
-    (void)!ftruncate(disk.descriptor, 0);
-    disk.end = disk.reserved = 0;
+    if (*link) {
+        *link = share->next;
+        starpu_memory_deallocate(STARPU_MAIN_RAM, (size_t)share->staying);
+        renew_places(share);
+    }
+    pthread_mutex_unlock(&disk.mutex);
 }
 
 void disk_traffic(int64_t *written, int64_t *read)

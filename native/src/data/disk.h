@@ -30,10 +30,9 @@ struct disk_share {
     int64_t number;  /* of the data. Their places take their memory now: StarPU may wait for ever for one that fails */
     struct disk_share *next; /* of another session */
 };
-/* What this session and those that have a share now take together. */
-struct disk_share disk_shared_with(const struct disk_share *share);
-/* Keeps the pointer until the share is given back. */
-status disk_reserve(struct disk_share *share);
+/* Keeps the pointer until the share is given back. *all: what this session and those that have a share now take
+ * together, unless `check` refuses it; sessions may be created in several threads. */
+status disk_reserve(struct disk_share *share, status (*check)(const struct disk_share *all), struct disk_share *all);
 /* After the session's data have ended; nothing if the share isn't reserved. */
 void disk_give_back(struct disk_share *share);
 

@@ -15,7 +15,7 @@ const char *starpullm_scheduler_name(size_t index)
 
 const char *runtime_starpu_version(void)
 {
-    static char version[32];
+    static _Thread_local char version[32];
     int numbers[3];
     starpu_get_version(&numbers[0], &numbers[1], &numbers[2]);
     snprintf(version, sizeof version, "%d.%d.%d", numbers[0], numbers[1], numbers[2]);

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <starpu.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ static const struct runtime_layout alone = {
 
 /* There is one StarPU in a process, and one of these. */
 struct starpullm_runtime {
-    bool running;
+    atomic_bool running; /* read by any thread, the rest under the mutex while none uses the runtime */
     int sessions;
     struct runtime_layout layout;
     struct starpu_parallel_worker_config *parallel_workers; /* NULL: workers of one thread */

@@ -327,9 +327,8 @@ static status prepare(struct starpullm_session *session, struct walk *walk)
     TRY(walk_step(session, walk));
     session->share.task = largest_task(session, walk);
     session->share.datum = largest_datum(session);
-    const struct disk_share all = disk_shared_with(&session->share);
-    TRY(check_limit(&all));
-    TRY(disk_reserve(&session->share));
+    struct disk_share all;
+    TRY(disk_reserve(&session->share, check_limit, &all));
     const int64_t room = layout->memory_limit - all.staying;
     const bool ahead = layout->offload_plan == STARPULLM_OFFLOAD_AHEAD;
     session->plan.after = calloc(walk->num_accesses, sizeof *session->plan.after);
