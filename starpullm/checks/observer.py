@@ -50,8 +50,8 @@ class Observer:
     def hold(self) -> None:
         """Wait for all submitted tasks, and hold back the tasks of the next ``steps_in_flight`` iterations.
 
-        No task runs before ``release``, so a loss must not be read until then. `StateError` is raised if the trainer
-        has no trace, has several ranks or the instruments ``audit`` or ``poison``, or already holds tasks.
+        No task runs before ``release``: until then what would wait for one raises `StateError`, as does this call of a
+        trainer that has no trace, has several ranks or the instruments ``audit`` or ``poison``, or holds tasks already.
         """
         prototypes.call("session_hold", self._trainer._handle)
 

@@ -72,6 +72,11 @@ void hold_keep_refused(struct hold *hold, struct starpu_task *task)
     hold->refused = task;
 }
 
+status check_not_held(const struct hold *hold)
+{
+    return hold ? invalid_state("the session holds its tasks, expected a release first") : STARPULLM_OK;
+}
+
 void hold_release(struct hold *hold)
 {
     if (!hold)

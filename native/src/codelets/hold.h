@@ -17,6 +17,9 @@ status hold_task(struct hold *hold, struct starpu_task *task);
  */
 void hold_keep_refused(struct hold *hold, struct starpu_task *task);
 
+/* Refuses to wait for tasks that are held: the wait would never end. NULL: none are. */
+status check_not_held(const struct hold *hold);
+
 /* The ids of a task and of a successor. StarPU's own tasks have ids below 0. */
 struct hold_edge {
     int64_t before, after;

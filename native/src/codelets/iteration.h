@@ -40,13 +40,13 @@ struct iteration {
     int64_t number;                /* among the session's, from 0 */
     struct recorder *recorder;     /* NULL: not traced */
     struct instrument *instrument; /* NULL: no instruments; needs the recorder */
-    struct hold *hold;             /* NULL: tasks may run; needs the recorder */
-    bool on_paper;                 /* tasks are recorded and not submitted; needs the recorder */
-    struct offload_plan *plan;     /* NULL: nothing follows an access */
-    size_t tasks, accesses;        /* so far */
-    struct failure *failure;       /* of its session's tasks */
-    int64_t submitted, exchanged;  /* tasks of this rank; of others, of which it has sent or received data; so far */
-    atomic_int unfinished;         /* tasks, and 1 more while tasks are being submitted */
+    struct hold *_Atomic hold;    /* NULL: tasks may run; needs the recorder. Whoever waits for the loss reads it too */
+    bool on_paper;                /* tasks are recorded and not submitted; needs the recorder */
+    struct offload_plan *plan;    /* NULL: nothing follows an access */
+    size_t tasks, accesses;       /* so far */
+    struct failure *failure;      /* of its session's tasks */
+    int64_t submitted, exchanged; /* tasks of this rank; of others, of which it has sent or received data; so far */
+    atomic_int unfinished;        /* tasks, and 1 more while tasks are being submitted */
     pthread_mutex_t mutex;
     pthread_cond_t finished;
 };
@@ -62,7 +62,7 @@ void iteration_wait(struct iteration *iteration);
 /* ---- loss_future.c: the mean loss of an iteration, which its caller gets at once, and report_loss sets ---- */
 
 /* With one reference, the creator's; NULL if there is no memory. The last release frees it. */
-struct starpullm_loss *loss_future_create(void);
+struct starpullm_loss *loss_future_create(const struct iteration *iteration);
 void loss_future_retain(struct starpullm_loss *loss);
 void loss_future_release(struct starpullm_loss *loss); /* NULL: does nothing */
 

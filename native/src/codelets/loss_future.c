@@ -1,4 +1,5 @@
 /* The mean loss as a future: reference-counted, because the session may end before the caller asks for the value. */
+#include "codelets/hold.h"
 #include "codelets/iteration.h"
 
 #include <pthread.h>
@@ -7,6 +8,7 @@
 
 struct starpullm_loss {
     atomic_int references;
+    const struct iteration *iteration; /* which lasts until the loss is ready */
     pthread_mutex_t mutex;
     pthread_cond_t ready_changed;
     atomic_bool ready;
@@ -14,7 +16,7 @@ struct starpullm_loss {
     struct failure failure; /* of the first task that had failed by then */
 };
 
-struct starpullm_loss *loss_future_create(void)
+struct starpullm_loss *loss_future_create(const struct iteration *iteration)
 {
     struct starpullm_loss *loss = calloc(1, sizeof *loss);
     if (!loss)
@@ -23,6 +25,7 @@ struct starpullm_loss *loss_future_create(void)
     pthread_mutex_init(&loss->mutex, NULL);
     pthread_cond_init(&loss->ready_changed, NULL);
     failure_init(&loss->failure);
+    loss->iteration = iteration;
     return loss;
 }
 
@@ -43,9 +46,11 @@ status starpullm_loss_wait(starpullm_loss *loss, float *value)
 {
     CHECK_POINTERS(loss, value);
     pthread_mutex_lock(&loss->mutex);
-    while (!loss->ready)
+    const status code = loss->ready ? STARPULLM_OK : check_not_held(loss->iteration->hold);
+    while (!loss->ready && code == STARPULLM_OK)
         pthread_cond_wait(&loss->ready_changed, &loss->mutex);
     pthread_mutex_unlock(&loss->mutex);
+    TRY(code);
     TRY(failure_check(&loss->failure));
     *value = loss->value;
     return STARPULLM_OK;

@@ -152,7 +152,7 @@ status starpullm_session_read_tensor(starpullm_session *session, int32_t group, 
                                      int64_t offset, int64_t count, float *values)
 {
     CHECK_POINTERS(session, values);
-    TRY(session_check_not_held(session));
+    TRY(check_not_held(session->hold));
     session_wait_if_audited(session);
     struct starpullm_tensor_info info = {.size = sizeof info};
     TRY(starpullm_session_tensor_info(session, group, index, &info));

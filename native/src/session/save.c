@@ -130,7 +130,7 @@ static status save_stages(struct starpullm_session *session, const char *path)
 status starpullm_session_save_checkpoint(starpullm_session *session, const char *path)
 {
     CHECK_POINTERS(session, path);
-    TRY(session_check_not_held(session));
+    TRY(check_not_held(session->hold));
     TRY(session_check_usable(session));
     session_wait_if_audited(session);
     if (session->work.placement.stages > 1)
@@ -367,7 +367,7 @@ status starpullm_session_save_state(starpullm_session *session, const struct sta
     CHECK_POINTERS(session);
     CHECK_STRUCT(options);
     CHECK_POINTERS(options->directory);
-    TRY(session_check_not_held(session));
+    TRY(check_not_held(session->hold));
     if (options->keep < 1)
         return invalid_argument("keep: found %d, expected at least 1", options->keep);
     TRY(session_check_usable(session));

@@ -59,8 +59,6 @@ void session_wait_all(struct starpullm_session *session);
 /* Comes before an access to a buffer from outside of tasks: the audit doesn't see what a task does to an open buffer,
  * so none of the session may be running. */
 void session_wait_if_audited(struct starpullm_session *session);
-/* Refuses to wait for tasks that are held: the wait would never end. */
-status session_check_not_held(const struct starpullm_session *session);
 
 /* read.c: collective, every rank gets the values of a parameter, m or v. */
 status session_read_parameter(const struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,

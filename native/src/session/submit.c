@@ -31,13 +31,6 @@ void session_wait_if_audited(struct starpullm_session *session)
         session_wait_all(session);
 }
 
-status session_check_not_held(const struct starpullm_session *session)
-{
-    if (!session->hold)
-        return STARPULLM_OK;
-    return invalid_state("the session holds its tasks, expected a release first");
-}
-
 status starpullm_session_wait(starpullm_session *session)
 {
     CHECK_POINTERS(session);
@@ -163,7 +156,7 @@ static status submit_with_loss(struct starpullm_session *session, const int32_t 
     struct graph_context context;
     TRY(begin(session, inputs, targets, &context));
     context.update = update;
-    struct starpullm_loss *promised = loss_future_create();
+    struct starpullm_loss *promised = loss_future_create(context.iteration);
     status code;
     if (!promised)
         code = out_of_memory("a loss could not be allocated");

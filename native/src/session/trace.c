@@ -8,7 +8,7 @@ static status finish_trace(struct starpullm_session *session)
 {
     if (!session->recorder)
         return invalid_state("the session isn't traced, expected one created with trace");
-    TRY(session_check_not_held(session));
+    TRY(check_not_held(session->hold));
     return starpullm_session_wait(session);
 }
 
@@ -70,7 +70,7 @@ static status wait_for_instruments(starpullm_session *session)
 {
     if (!session->instrument)
         return invalid_state("the session has no instruments, expected one created with some");
-    TRY(session_check_not_held(session));
+    TRY(check_not_held(session->hold));
     return starpullm_session_wait(session);
 }
 

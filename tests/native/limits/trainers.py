@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -263,14 +264,18 @@ def _check_trace(statements: Statements, trainer: Trainer) -> None:
 def _check_hold(statements: Statements, trainer: Trainer, seed: int, directory: Path) -> None:
     """While tasks are held back, whatever would wait for them is refused."""
     observer, batch = Observer(trainer), own_batch(trainer, seed, 0)
+    trainer.save_state(directory / "before")
     observer.hold()
+    statements.allowed("waiting for a state saved before", trainer.wait_saved)
     statements.refused(
         "a second hold", StateError, "hold: the session holds its tasks already, expected a release", observer.hold
     )
-    slots = 2  # as in new_trainer
-    for number in range(slots):
-        loss = trainer.submit(*batch)
-        statements.equal(f"the loss of held submission {number} is ready", False, loss.ready)
+    slots = 2  # as in new_trainer; the second is the evaluation's
+    losses = [trainer.submit(*batch)]
+    statements.refused("an evaluation while tasks are held", StateError, _HELD, partial(trainer.evaluate, *batch))
+    for loss in losses:
+        statements.equal("the loss of a held submission is ready", False, loss.ready)
+        statements.refused("the loss of a held submission", StateError, _HELD, loss.result)
     statements.refused(
         "one submission more",
         StateError,
@@ -282,6 +287,7 @@ def _check_hold(statements: Statements, trainer: Trainer, seed: int, directory: 
         "the trace": trainer.trace,
         "clearing the trace": trainer.clear_trace,
         "the findings": observer.findings,
+        "the counts": observer.counts,
         "a checkpoint": partial(trainer.save_checkpoint, directory / "held.bin"),
         "a state": partial(trainer.save_state, directory / "held"),
     }
@@ -290,6 +296,7 @@ def _check_hold(statements: Statements, trainer: Trainer, seed: int, directory: 
     for name in ("held.bin", "held"):
         statements.equal(f"{name} was written", False, Path(directory, name).exists())
     statements.allowed("the release", observer.release)
+    statements.equal("the loss of a released submission", True, math.isfinite(losses[0].result()))
     statements.allowed("submissions after it", partial(trainer.step, *batch))
 
 
