@@ -156,11 +156,11 @@ class Trainer(Resource):
             activation_sets=prototypes.integer("activation_sets", activation_sets, 64),
             reduction=place_of("reduction", reduction, REDUCTIONS),
             weight_gradient_tiles=prototypes.integer("weight_gradient_tiles", weight_gradient_tiles, 32),
-            learning_rate=learning_rate,
-            beta1=betas[0],
-            beta2=betas[1],
-            eps=eps,
-            weight_decay=weight_decay,
+            learning_rate=prototypes.binary32(learning_rate),
+            beta1=prototypes.binary32(betas[0]),
+            beta2=prototypes.binary32(betas[1]),
+            eps=prototypes.binary32(eps),
+            weight_decay=prototypes.binary32(weight_decay),
             keep_activations=keep_activations,
             steps_in_flight=prototypes.integer("steps_in_flight", steps_in_flight, 32),
             trace=trace,
@@ -215,7 +215,7 @@ class Trainer(Resource):
         RuntimeFailureError
             If StarPU refuses a task of this step, or a task of an earlier one has failed.
         """
-        rate = ctypes.c_float(self.learning_rate if learning_rate is None else learning_rate)
+        rate = ctypes.c_float(prototypes.binary32(self.learning_rate if learning_rate is None else learning_rate))
         number = self._last_step + 1
         report_phase(f"submitting step {number}")
         loss = self._submit("session_submit_step", inputs, targets, rate, step=number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import operator
 import os
 from collections.abc import Callable, Iterator
@@ -162,6 +163,12 @@ def unsigned(name: str, value: int, bits: int) -> int:
     if not 0 <= number < 2**bits:
         raise InvalidArgumentError(f"{name}: found {number}, expected an integer from 0 to 2^{bits} - 1")
     return number
+
+
+def binary32(value: float) -> float:
+    """Return a number rounded to the nearest binary32; ctypes would round as the floating-point environment says."""
+    last_bit = max(math.frexp(value)[1] - 24, -149)
+    return math.ldexp(round(math.ldexp(value, -last_bit)), last_bit) if math.isfinite(value) else value
 
 
 def c_string(name: str, value: str | os.PathLike[str]) -> bytes:

@@ -1,12 +1,21 @@
-"""The floating-point environment is the contract's in every task, whatever another library has switched on."""
+"""The floating-point environment is the contract's in every task and submission, whatever the process has set."""
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import subprocess
 from pathlib import Path
 
-from .children import run_python
+import numpy as np
+import pytest
+
+from starpullm import Runtime, Trainer
+from starpullm.data.generator import generate_checkpoint
+from starpullm.files.model import ModelConfig
+
+from .children import run_function, run_python
 
 # Does when it is loaded what a library that was linked with fast-math does.
 FLUSH_TO_ZERO = """
@@ -36,13 +45,16 @@ if not checkpoint.exists():
     write_checkpoint(checkpoint, Checkpoint(config, parameters))
 if library:
     ctypes.CDLL(library)
+if len(sys.argv) > 4:
+    ctypes.CDLL(None).fesetround(int(sys.argv[4]))
 environment = inspect_machine()["float_environment"]
 digest, denormals = hashlib.sha256(), 0
 with Runtime(sys.argv[3]) as runtime, Trainer(
     runtime, checkpoint, batch_size=4, seq_len=8, sub_batches=2, keep_activations=True
 ) as trainer:
     for step in range(3):
-        digest.update(trainer.step(*generate_tokens(1, step, 4, 8, 61)).tobytes())
+        rate = 0.1 if step else None
+        digest.update(trainer.step(*generate_tokens(1, step, 4, 8, 61), learning_rate=rate).tobytes())
         for group in ("activations", "activation_grads", "grads", "m", "v", "params"):
             for name in trainer.tensor_names(group):
                 values = trainer.tensor(group, name)
@@ -65,3 +77,51 @@ def test_flush_to_zero_moves_no_bit(tmp_path: Path) -> None:
         assert "flush-to-zero" in flushed["environment"]
         assert flushed["digest"] == plain["digest"]
         assert flushed["denormals"] == plain["denormals"]
+
+
+UPWARD = {"x86_64": 0x800, "aarch64": 0x400000}
+"""FE_UPWARD of fenv.h."""
+
+upward = pytest.mark.skipif(os.uname().machine not in UPWARD, reason="this processor's FE_UPWARD isn't known")
+
+
+@upward
+def test_rounding_upward_moves_no_bit(tmp_path: Path) -> None:
+    """Neither in tasks nor in what a submission computes, nor where Python's numbers become binary32."""
+    checkpoint = tmp_path / "model.bin"
+    plain = json.loads(run_python(RUN, checkpoint, "", "1x1").stdout)
+    rounded = json.loads(run_python(RUN, checkpoint, "", "1x1", UPWARD[os.uname().machine]).stdout)
+    assert rounded["environment"] == "the rounding mode isn't to nearest"
+    assert rounded["digest"] == plain["digest"]
+
+
+def mean_of_many(directory: str, rounding: int) -> list[float]:
+    """Return the mean loss of 2^24 + 1 equal tokens, one of them, and their sum divided in the default environment."""
+    count = 2**24 + 1  # which binary32 doesn't have
+    config = ModelConfig(max_seq_len=1, vocab_size=2, num_layers=1, num_heads=1, channels=1, padded_vocab_size=2)
+    checkpoint = Path(directory, "model.bin")
+    generate_checkpoint(checkpoint, config, 1)
+
+    def loss(trainer: Trainer, count: int) -> np.float32:
+        return trainer.evaluate(np.zeros((count, 1), np.int32), np.ones((count, 1), np.int32))
+
+    with Runtime() as runtime:
+        with Trainer(runtime, checkpoint, batch_size=1, seq_len=1) as trainer:
+            one = loss(trainer, 1)
+        with Trainer(runtime, checkpoint, batch_size=count, seq_len=1, sub_batches=673, activation_sets=1) as trainer:
+            libm = ctypes.CDLL(None)
+            libm.fesetround(rounding)
+            found = loss(trainer, count)
+            kept = libm.fegetround() == rounding
+            libm.fesetround(0)
+    total = np.add.accumulate(np.full(count, one))[-1]
+    return [float(found), float(total / np.float32(2**24)), float(total / np.float32(2**24 + 2)), kept]
+
+
+@upward
+def test_the_mean_of_many_losses_is_rounded_to_nearest(tmp_path: Path) -> None:
+    """Its divisor is made by the submission, on the caller's thread, whose environment stays."""
+    found, nearest, upward, kept = run_function(mean_of_many, tmp_path, UPWARD[os.uname().machine])
+    assert nearest != upward
+    assert found == nearest
+    assert kept

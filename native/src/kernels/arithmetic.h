@@ -1,8 +1,9 @@
-/* What the compiler has to guarantee so that a kernel has the bits of docs/numerics.md; a build in which it doesn't is
- * an error. That multiplication and addition aren't fused can't be seen here: native/CMakeLists.txt says
- * -ffp-contract=off, and test_kernels.c would find it. */
+/* What the compiler has to guarantee so that a kernel has the bits of docs/numerics.md, and what a thread sets for
+ * them; a build in which it doesn't is an error. That multiplication and addition aren't fused can't be seen here:
+ * native/CMakeLists.txt says -ffp-contract=off, and test_kernels.c would find it. */
 #pragma once
 
+#include <fenv.h>
 #include <float.h>
 
 #if defined(__FAST_MATH__) || __FINITE_MATH_ONLY__ || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
@@ -15,6 +16,15 @@
 #endif
 _Static_assert(FLT_RADIX == 2 && FLT_MANT_DIG == 24 && FLT_MAX_EXP == 128, "float is binary32");
 _Static_assert(DBL_MANT_DIG == 53 && DBL_MAX_EXP == 1024, "double is binary64");
+
+/* Sets the floating-point environment of numerics.md, whatever the calling thread has; returns that, for fesetenv(). */
+static inline fenv_t arithmetic_enter(void)
+{
+    fenv_t callers;
+    fegetenv(&callers);
+    fesetenv(FE_DFL_ENV);
+    return callers;
+}
 
 /* The vector source (kernels/simd) is written in the compiler's vector extensions; this one is the newest of them. */
 #if !defined(__has_builtin)

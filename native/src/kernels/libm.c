@@ -1,11 +1,11 @@
 /* The platform's libm, called and recognised; and the comparison that proves that a vector function has its bits. */
 #include "kernels/libm.h"
 
-#include <fenv.h>
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
 
+#include "kernels/arithmetic.h"
 #include "starpullm_checks.h"
 
 #define MAP(function)                                                     \
@@ -73,9 +73,7 @@ static uint64_t hash(uint64_t state, libm_map *function, const float *in, size_t
 static void take_fingerprints(void)
 {
     /* The thread that calls first may have another floating-point environment than the contract's. */
-    fenv_t environment;
-    fegetenv(&environment);
-    fesetenv(FE_DFL_ENV);
+    const fenv_t callers = arithmetic_enter();
     float in[BLOCK];
     for (size_t f = 0; f < NUM_LIBM_FUNCTIONS; f++) {
         uint64_t state = UINT64_C(0xcbf29ce484222325);
@@ -89,7 +87,7 @@ static void take_fingerprints(void)
         memcpy(in, telling, sizeof telling);
         fingerprints[f] = hash(state, functions[f].platform, in, sizeof telling / sizeof *telling);
     }
-    fesetenv(&environment);
+    fesetenv(&callers);
     for (size_t i = 0; i < sizeof proven / sizeof *proven; i++)
         if (proven[i].fingerprint == fingerprints[proven[i].function])
             is_proven[proven[i].function] = true;
@@ -110,9 +108,7 @@ bool libm_is_proven(enum libm_function function)
 uint64_t libm_count_differences(uint32_t *first, enum libm_function function, libm_map *vector, uint64_t begin,
                                 uint64_t end)
 {
-    fenv_t environment;
-    fegetenv(&environment);
-    fesetenv(FE_DFL_ENV);
+    const fenv_t callers = arithmetic_enter();
     uint64_t differences = 0;
     float in[BLOCK], expected[BLOCK], found[BLOCK];
     for (uint64_t i = begin; i < end; i += BLOCK) {
@@ -127,6 +123,6 @@ uint64_t libm_count_differences(uint32_t *first, enum libm_function function, li
             if (bits_of(found[j]) != bits_of(expected[j]) && differences++ == 0)
                 *first = (uint32_t)(i + j);
     }
-    fesetenv(&environment);
+    fesetenv(&callers);
     return differences;
 }

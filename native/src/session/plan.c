@@ -55,7 +55,9 @@ status starpullm_plan_create(const struct starpullm_model_config *config,
     struct starpullm_plan *created = calloc(1, sizeof *created);
     if (!created)
         return out_of_memory("a plan could not be allocated");
+    const fenv_t callers = arithmetic_enter();
     const status code = write_plan(created, config, options, ranks, workers, steps);
+    fesetenv(&callers);
     if (code == STARPULLM_OK)
         *plan = created;
     else

@@ -1,7 +1,6 @@
 /* Creates a session from a checkpoint or a training state, and destroys it. */
 #include "session/session.h"
 
-#include <fenv.h>
 #include <stdlib.h>
 
 #include "io/checkpoint.h"
@@ -17,8 +16,6 @@ static status create_iterations(struct starpullm_session *session, int slots)
     return STARPULLM_OK;
 }
 
-/* Handles hold constants that are computed here, on the caller's thread. They have to follow from numerics.md's
- * floating-point environment, whatever the caller has set. */
 static status create_handles(struct starpullm_session *session, const struct starpullm_session_options *options,
                              int64_t first_tag)
 {
@@ -30,12 +27,7 @@ static status create_handles(struct starpullm_session *session, const struct sta
                                                     .memory_limit = options->memory_limit / sharing +
                                                                     (options->memory_limit % sharing != 0),
                                                     .offload = runtime_layout()->memory_limit != 0};
-    fenv_t environment;
-    fegetenv(&environment);
-    fesetenv(FE_DFL_ENV);
-    const status code = handles_create(&handles_options, &session->handles);
-    fesetenv(&environment);
-    TRY(code);
+    TRY(handles_create(&handles_options, &session->handles));
     if (work->reduction == STARPULLM_REDUCTION_REDUX)
         for (int p = 0; p < NUM_PARAMETERS; p++)
             for (int l = 0; l < parameter_instances(&work->config, p); l++)
@@ -152,7 +144,9 @@ status starpullm_session_create(starpullm_runtime *runtime, const struct starpul
     struct starpullm_session *created = calloc(1, sizeof *created);
     if (created)
         failure_init(&created->failure);
+    const fenv_t callers = arithmetic_enter();
     const status code = ranks_agree(open_session(created, runtime, options));
+    fesetenv(&callers);
     if (code == STARPULLM_OK)
         *session = created;
     else

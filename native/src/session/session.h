@@ -27,6 +27,7 @@ struct starpullm_session {
     int64_t updates;          /* number of steps among them, and before the state that the session resumed from */
     bool blas;                /* a BLAS computes, or has computed, matmuls of its steps */
     bool broken;              /* a submission failed half way */
+    fenv_t callers;           /* floating-point environment, during a submission */
     struct disk_share share;  /* of the disk; without a number if there is none */
     struct offload_plan plan; /* of its steps; without accesses if there is none */
     struct failure failure;   /* of a task */

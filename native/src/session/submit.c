@@ -104,7 +104,8 @@ static status poison_transient(struct starpullm_session *session)
     return STARPULLM_OK;
 }
 
-/* Checks, waits for a free slot, copies the tokens into it and opens its iteration. targets may be NULL. */
+/* Checks, waits for a free slot, copies the tokens into it and opens its iteration; end() follows. targets may be NULL.
+ */
 static status begin(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
                     struct graph_context *context)
 {
@@ -126,6 +127,7 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
     if (targets)
         TRY(copy_tokens(session, slot, targets, handles_targets));
     iteration_open(iteration, session->submitted);
+    session->callers = arithmetic_enter();
     *context = (struct graph_context){&session->work, session->handles, iteration, slot, NULL, PRIORITY_DEFAULT};
     return STARPULLM_OK;
 }
@@ -133,6 +135,7 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
 /* Closes the iteration; `code` says how submitting its tasks went. */
 static status end(struct starpullm_session *session, const struct graph_context *context, status code)
 {
+    fesetenv(&session->callers);
     iteration_task_done(context->iteration);
     session->submitted++;
     if (code != STARPULLM_OK)
