@@ -172,7 +172,7 @@ def test_one_rank_fails_in_a_native_call(tmp_path: Path, refusing_library: Path)
     assert running == f"{where}a runtime is running already in this process, expected none: close it"
     assert f"{path} of no BLAS" in blas
     assert memory == f"{where}a session could not be allocated"
-    assert scheduler.startswith(f'{where}scheduler: "no_such" is unknown to StarPU ')
+    assert scheduler.startswith(f'{where}scheduler: found "no_such", expected one that StarPU ')
     assert f"{path} which is missing" in checkpoint
     *others, half_of_first = outcome.reports[0].stdout.splitlines()
     assert others == [running, scheduler, blas, memory, checkpoint, message]

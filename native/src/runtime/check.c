@@ -19,8 +19,9 @@ static status check_scheduler(const char *scheduler)
             return STARPULLM_OK;
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", name);
     }
-    return invalid_argument("scheduler: \"%s\" is unknown to StarPU %s, expected one of %s", scheduler,
-                            runtime_starpu_version(), names);
+    return invalid_argument("scheduler: found \"%s\", expected one that StarPU %s has and that runs tasks without "
+                            "starpu_do_schedule(): %s",
+                            scheduler, runtime_starpu_version(), names);
 }
 
 static status refuse_cores(const struct starpullm_runtime_options *options, const struct topology *topology)

@@ -3,12 +3,15 @@
 
 #include <starpu.h>
 #include <stdio.h>
+#include <string.h>
 
+/* graph_test starts no task before starpu_do_schedule(), which nothing here calls. All others have been tried with
+ * StarPU 1.4.10, on 1x1, 2x1 and 1x2 and on two ranks. */
 const char *starpullm_scheduler_name(size_t index)
 {
     struct starpu_sched_policy **policies = starpu_sched_get_predefined_policies();
     for (size_t i = 0; policies[i]; i++)
-        if (i == index)
+        if (strcmp(policies[i]->policy_name, "graph_test") != 0 && index-- == 0)
             return policies[i]->policy_name;
     return NULL;
 }

@@ -189,11 +189,13 @@ def _check_schedulers(statements: Statements) -> None:
     statements.equal(
         "schedulers that are used here", set(), {"eager", "random", "lws", "prio", "dmda", "ws"} - set(names)
     )
-    for name in ("none", "LWS", ""):
+    statements.equal("graph_test among the schedulers", False, "graph_test" in names)
+    for name in ("none", "LWS", "", "graph_test"):
         statements.refused(
             f"scheduler {name!r}",
             InvalidArgumentError,
-            f'scheduler: "{name}" is unknown to StarPU {version}, expected one of {", ".join(names)}',
+            f'scheduler: found "{name}", expected one that StarPU {version} has and that runs tasks without '
+            f"starpu_do_schedule(): {', '.join(names)}",
             partial(_start, "1x1", name),
         )
     sentence = "scheduler: none was given, expected one of StarPU's names"
