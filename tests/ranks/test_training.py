@@ -164,18 +164,22 @@ def test_one_rank_fails_in_a_native_call(tmp_path: Path, refusing_library: Path)
     environment = {**allocations.preloading(refusing_library), "MALLOC_PERTURB_": "165"}
     outcome = run(programs.one_rank_fails, path, huge, environment=environment)
     assert isinstance(outcome, Completed), outcome
-    running, scheduler, blas, memory, checkpoint, message, half = outcome.reports[1].stdout.splitlines()
+    running, scheduler, blas, transfers, ranks, variables, memory, checkpoint, message, half = outcome.reports[
+        1
+    ].stdout.splitlines()
     assert message == (
         "params/wte: found 536870912 elements, expected at most 536870911 on 2 ranks: MPI has no larger messages"
     )
     where = f"rank 1 on {socket.gethostname()}: "
     assert running == f"{where}a runtime is running already in this process, expected none: close it"
     assert f"{path} of no BLAS" in blas
+    assert transfers == f"{where}StarPU's transfers over MPI could not be started (error -5)"
+    assert {ranks, variables} == {f"{where}a table of 2 ranks", f"{where}a copy of the environment"}
     assert memory == f"{where}a session could not be allocated"
     assert scheduler.startswith(f'{where}scheduler: found "no_such", expected one that StarPU ')
     assert f"{path} which is missing" in checkpoint
     *others, half_of_first = outcome.reports[0].stdout.splitlines()
-    assert others == [running, scheduler, blas, memory, checkpoint, message]
+    assert others == [running, scheduler, blas, transfers, ranks, variables, memory, checkpoint, message]
     for sentence in (half, half_of_first):
         assert re.fullmatch(r"StarPU refused a task of [a-z_]+_backward[a-z_]* in step 0 \(error -19\)", sentence)
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from starpullm import Runtime, Trainer
 from starpullm import trainer as trainer_module
 from starpullm.binding import allocations
+from starpullm.binding.library import find_library
 from starpullm.checks.statements import Statements
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import StarpullmError
@@ -192,6 +193,14 @@ def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
         _print_error(lambda: Runtime(comm=comm))
     _print_error(lambda: Runtime(scheduler="no_such" if fails else "lws", comm=comm))
     _print_error(lambda: Runtime(matmul="blas", blas_library=f"{checkpoint} of no BLAS" if fails else None, comm=comm))
+    ctypes.CDLL(None).starpullm_refusals_call(1 if fails else 0)
+    _print_error(lambda: Runtime(comm=comm))
+    for site in _allocations_of_start(comm):
+        if fails:
+            allocations.refuse(site.caller, 1)
+        _print_error(lambda: Runtime(comm=comm))
+        with Runtime() if fails else nullcontext():  # asks no other rank
+            pass
     with Runtime(comm=comm) as runtime, ranks.guarded(comm):
         allocations.start()
         with Trainer(runtime, checkpoint, batch_size=B, seq_len=T):
@@ -214,6 +223,15 @@ def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
         with Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as succeeds:
             float(succeeds.submit(*generate_tokens(comm.Get_rank() + 1, 1, B, T, 61)))
     assert _numbers_of_communicators(comm) == numbers
+
+
+def _allocations_of_start(comm: Comm) -> list[allocations.Site]:
+    """Return the places of the library that allocate when a runtime over ranks starts, and not when it ends."""
+    allocations.start()
+    with Runtime(comm=comm):
+        allocations.stop()
+    own = str(find_library())
+    return sorted({site.caller: site for site in allocations.sites() if site.module == own}.values())
 
 
 def _numbers_of_communicators(comm: Comm) -> list[int]:

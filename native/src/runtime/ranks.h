@@ -29,7 +29,7 @@ status ranks_check_same(uint64_t value, int neighbours, const char *sentence);
 /* The largest tag of a transfer. */
 int64_t ranks_max_tag(void);
 
-/* Starts StarPU's transfers between ranks. StarPU must be running. */
+/* Collective: starts StarPU's transfers between ranks, on all of them or on none. StarPU must be running. */
 status ranks_start(void);
 /* Collective: waits for the other ranks. */
 void ranks_stop(void);

@@ -101,9 +101,10 @@ status ranks_check_same(uint64_t value, int neighbours, const char *sentence)
 }
 
 /* mpirun may have bound all ranks of a socket to its cores. */
-static void count_threads(int64_t threads, int core, struct ranks *ranks)
+static void count(int64_t workers, int64_t threads, int core, struct ranks *ranks)
 {
     MPI_Comm local, here;
+    MPI_Allreduce(&workers, &ranks->workers, 1, MPI_INT64_T, MPI_SUM, communicator);
     MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, ranks->rank, MPI_INFO_NULL, &local);
     MPI_Comm_size(local, &ranks->local_size);
     MPI_Comm_split(local, core, ranks->rank, &here);
@@ -122,15 +123,18 @@ status ranks_open(int32_t fortran_communicator, status code, int64_t workers, in
     if (theirs == MPI_COMM_NULL)
         return invalid_argument("communicator: found MPI_COMM_NULL, expected one that includes this rank");
     TRY(agree(theirs, code == STARPULLM_OK ? check_thread_level() : code));
-    if (MPI_Comm_dup(theirs, &communicator) != MPI_SUCCESS)
-        return runtime_failure("MPI could not duplicate the communicator");
-    MPI_Comm_rank(communicator, &ranks->rank);
-    MPI_Comm_size(communicator, &ranks->size);
+    MPI_Comm_rank(theirs, &ranks->rank);
+    MPI_Comm_size(theirs, &ranks->size);
     gathered = calloc((size_t)ranks->size, sizeof *gathered);
-    TRY(agree(communicator, gathered ? STARPULLM_OK : out_of_memory("a table of %d ranks", ranks->size)));
-    MPI_Allreduce(&workers, &ranks->workers, 1, MPI_INT64_T, MPI_SUM, communicator);
-    count_threads(threads, core, ranks);
-    return STARPULLM_OK;
+    code = gathered ? STARPULLM_OK : out_of_memory("a table of %d ranks", ranks->size);
+    if (MPI_Comm_dup(theirs, &communicator) != MPI_SUCCESS)
+        code = runtime_failure("MPI could not duplicate the communicator");
+    code = agree(theirs, code);
+    if (code == STARPULLM_OK)
+        count(workers, threads, core, ranks);
+    else
+        ranks_close();
+    return code;
 }
 
 void ranks_close(void)
@@ -153,10 +157,12 @@ int64_t ranks_max_tag(void)
 
 status ranks_start(void)
 {
-    int error = starpu_mpi_init_comm(NULL, NULL, 0, communicator);
-    if (error)
-        return runtime_failure("StarPU's transfers over MPI could not be started (error %d)", error);
-    return STARPULLM_OK;
+    const int error = starpu_mpi_init_comm(NULL, NULL, 0, communicator);
+    const status code = ranks_agree(
+        error ? runtime_failure("StarPU's transfers over MPI could not be started (error %d)", error) : STARPULLM_OK);
+    if (code != STARPULLM_OK && !error)
+        starpu_mpi_shutdown_comm(communicator);
+    return code;
 }
 
 void ranks_stop(void)

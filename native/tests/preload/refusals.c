@@ -1,4 +1,4 @@
-/* The functions of StarPU and StarPU-MPI that submit, in place of theirs, which they call. */
+/* The functions of StarPU and StarPU-MPI that submit, or start transfers, in place of theirs, which they call. */
 #include "refusals.h"
 
 #include <dlfcn.h>
@@ -81,6 +81,15 @@ EXPORTED int starpu_data_acquire_on_node_cb(void *data, int node, int mode, void
     if (refused(CALLER, false))
         return -EDEADLK;
     return ((access *)find("/libstarpu-", "starpu_data_acquire_on_node_cb"))(data, node, mode, ready, argument);
+}
+
+typedef int start(int *argc, char ***argv, int initialize_mpi, void *communicator);
+
+EXPORTED int starpu_mpi_init_comm(int *argc, char ***argv, int initialize_mpi, void *communicator)
+{
+    if (refused(CALLER, false))
+        return -EIO;
+    return ((start *)find("/libstarpumpi-", "starpu_mpi_init_comm"))(argc, argv, initialize_mpi, communicator);
 }
 
 typedef int message(void *data, int rank, int64_t tag, void *communicator, void (*done)(void *), void *argument);

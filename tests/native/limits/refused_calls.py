@@ -10,7 +10,9 @@ import ctypes
 
 
 def refuse_call(number: int) -> int:
-    """Let StarPU refuse the ``number``-th of the next tasks, messages and reads of a saved state, from 1; 0: none.
+    """Let StarPU refuse the ``number``-th of the next tasks, messages, reads of a saved state and starts of transfers.
+
+    They are counted from 1; 0: none is refused.
 
     Return how many more of them would have led to the one that was chosen before; 0: it was refused, or none was.
     """
