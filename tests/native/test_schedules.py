@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -23,7 +24,7 @@ from starpullm.runtime import Runtime
 from starpullm.schedules import Pass, Schedule, ahead
 from starpullm.trainer import Trainer
 
-from .children import run_function
+from .children import Reply, assert_refused, attempt, run_function
 from .foreign_values import foreign_values
 
 TINY, GPT2 = MODELS["tiny"], MODELS["gpt2"]
@@ -66,6 +67,19 @@ def changed(made: Schedule | None = None, **changes: Any) -> Schedule:
         return passes[: changes.get("length")]
 
     return schedule
+
+
+def plan_of_many_passes() -> Reply:
+    """More than 31 bits count, of 26 GB: without the refusal the list would be written before its beginning."""
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 34, 1 << 34))
+    sizes = {"stages": 100, "batch_size": 10_800_000, "sub_batches": 10_800_000, "activation_sets": 1}
+    return attempt(lambda: plan_of(replace(TINY, num_layers=99), **sizes))
+
+
+def test_more_passes_than_can_be_counted() -> None:
+    refused = run_function(plan_of_many_passes)
+    sentence = "batch_size, sub_batches: found 10800000 and 10800000 on each of 100 ranks, expected at most 715827882 "
+    assert_refused(refused, InvalidArgumentError, f"{sentence}sub-batches on all ranks together")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-/* Bringing data to ranks that no task brings it to, in builds with MPI. The ranks that have the data make the
- * same calls in the same order among their tasks. */
+/* Bringing data to ranks that no task brings it to. The ranks that have the data make the same calls in the same order
+ * among their tasks. */
 #pragma once
 
 #include <stdint.h>

@@ -63,7 +63,7 @@ static status create_here(struct handles *handles, const struct row *row, struct
 
 static status create_rows(struct handles *handles, struct total *total)
 {
-    for (int r = 0; r < handles->table.num_rows; r++)
+    for (int64_t r = 0; r < handles->table.num_rows; r++)
         TRY(create_here(handles, &handles->table.rows[r], total));
     return STARPULLM_OK;
 }
@@ -224,7 +224,7 @@ status handles_describe(const struct handles *handles, int index, struct starpul
     const struct table *table = &handles->table;
     if (index < 0 || index >= table->count)
         return invalid_argument("handle: found number %d, expected 0 to %d", index, table->count - 1);
-    int r = 0;
+    int64_t r = 0;
     while (r + 1 < table->num_rows && index >= table->rows[r + 1].first)
         r++;
     const struct row *row = &table->rows[r];

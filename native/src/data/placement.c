@@ -46,7 +46,7 @@ static void assign_owners(struct placement *placement, const model_config *confi
 static int blocks_of_last(const model_config *config, int stages)
 {
     const int64_t block = 12 * (int64_t)config->channels, head = config->padded_vocab_size;
-    const int before = stages - 1;
+    const int64_t before = stages - 1;
     int best = 0;
     int64_t least = INT64_MAX;
     for (int last = 0; last <= config->num_layers - before; last++) {
@@ -66,7 +66,7 @@ static void cut_stages(struct placement *placement, const model_config *config, 
     for (int p = 0; p + 1 < stages; p++) {
         const int left = config->num_layers - last - placement->first_blocks[p], share = stages - 1 - p;
         placement->first_blocks[p + 1] =
-            placement->first_blocks[p] + (stage_blocks ? stage_blocks[p] : (left + share - 1) / share);
+            placement->first_blocks[p] + (stage_blocks ? stage_blocks[p] : left / share + (left % share != 0));
     }
     placement->first_blocks[stages] = config->num_layers;
 }

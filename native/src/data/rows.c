@@ -204,19 +204,21 @@ static void fill_rows(const struct handles_options *options, int stage, struct r
 status table_create(const struct handles_options *options, struct table *table)
 {
     const int stages = options->work->placement.stages;
-    *table = (struct table){.options = *options, .num_rows = stages * NUM_ROWS};
+    *table = (struct table){.options = *options, .num_rows = (int64_t)stages * NUM_ROWS};
     table->rows = calloc((size_t)table->num_rows, sizeof *table->rows);
     if (!table->rows)
         return out_of_memory("a table of the data of %d stages", stages);
     int64_t count = 0;
-    for (int r = 0; r < table->num_rows; r++) {
+    for (int64_t r = 0; r < table->num_rows; r++) {
         struct row *row = &table->rows[r];
         if (r % NUM_ROWS == 0)
-            fill_rows(options, r / NUM_ROWS, row);
-        row->stage = r / NUM_ROWS;
-        row->number = r % NUM_ROWS;
+            fill_rows(options, (int)(r / NUM_ROWS), row);
+        row->stage = (int)(r / NUM_ROWS);
+        row->number = (int)(r % NUM_ROWS);
         row->first = count <= INT32_MAX ? (int)count : 0;
-        count += (int64_t)row->instances * row->parts * row->tiles;
+        int64_t of_row = (int64_t)row->instances * row->parts;
+        if (__builtin_mul_overflow(of_row, row->tiles, &of_row) || __builtin_add_overflow(count, of_row, &count))
+            return out_of_memory("a table of more handles than 64 bits count");
     }
     if (count > INT32_MAX)
         return out_of_memory("a table of %lld handles", (long long)count);
@@ -226,7 +228,7 @@ status table_create(const struct handles_options *options, struct table *table)
 
 const struct row *table_row(const struct table *table, int stage, int number)
 {
-    return &table->rows[stage * NUM_ROWS + number];
+    return &table->rows[(int64_t)stage * NUM_ROWS + number];
 }
 
 /* ---- Their handles ---- */

@@ -34,7 +34,7 @@ struct row {
 struct table {
     struct handles_options options;
     struct row *rows; /* [stage][row] */
-    int num_rows;
+    int64_t num_rows;
     int count; /* handles of all ranks */
 };
 

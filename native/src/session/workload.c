@@ -1,6 +1,9 @@
 /* What a session and a plan on paper compute: checked and made from the options that both have. */
 #include "session/session.h"
 
+/* Of all ranks: a list has up to three passes of each in each stage, and an int counts them. */
+enum { MOST_SUB_BATCHES = INT32_MAX / 3 };
+
 status session_check_range(const char *name, int64_t value, int64_t least, int64_t most)
 {
     if (value >= least && value <= most)
@@ -25,10 +28,11 @@ static status check_sizes(const struct starpullm_session_options *o, const model
     if (o->activation_sets < 0 || o->activation_sets > o->sub_batches)
         return invalid_argument("activation_sets: found %lld, expected 0 to %lld, the sub-batches",
                                 (long long)o->activation_sets, (long long)o->sub_batches);
-    if (o->sub_batches > INT32_MAX / ranks || o->batch_size > INT64_MAX / ranks)
+    if (o->sub_batches > MOST_SUB_BATCHES / ranks || o->batch_size > INT64_MAX / ranks)
         return invalid_argument("batch_size, sub_batches: found %lld and %lld on each of %lld ranks, expected at most "
-                                "as many sub-batches on all ranks together as 32 bits hold",
-                                (long long)o->batch_size, (long long)o->sub_batches, (long long)ranks);
+                                "%d sub-batches on all ranks together",
+                                (long long)o->batch_size, (long long)o->sub_batches, (long long)ranks,
+                                MOST_SUB_BATCHES);
     return activations_check(config, ranks * o->batch_size, o->seq_len);
 }
 

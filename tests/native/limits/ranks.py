@@ -54,7 +54,7 @@ def refused_over_ranks(place: Place, *, record: str, seed: int) -> Result:
             f"{sub_batches} of {batch_size} on each rank",
             InvalidArgumentError,
             f"batch_size, sub_batches: found {batch_size} and {sub_batches} on each of {ranks} ranks, expected at most "
-            "as many sub-batches on all ranks together as 32 bits hold",
+            f"{_INT32_MAX // 3} sub-batches on all ranks together",
             partial(create_as_is, place.runtime, checkpoint=path, batch_size=batch_size, sub_batches=sub_batches),
         )
     _check_large_messages(statements, place)
