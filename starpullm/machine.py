@@ -156,12 +156,13 @@ def handle_bytes(max_nodes: int) -> int:
 
 
 def own_cores() -> set[tuple[str, ...]]:
-    """Return the cores of which this process may use a processing unit, by package and number, as Linux has them."""
+    """Return the cores of which this process may use a unit, as Linux has them; a unit of which it says none is one."""
     cores = set()
     for unit in os.sched_getaffinity(0):
         folder = Path(f"/sys/devices/system/cpu/cpu{unit}/topology")
         names = ("physical_package_id", "die_id", "core_id")
-        cores.add(tuple((folder / name).read_text() if (folder / name).exists() else "" for name in names))
+        core = tuple((folder / name).read_text() if (folder / name).exists() else "" for name in names)
+        cores.add(core if core[-1] else (str(unit),))
     return cores
 
 
@@ -173,7 +174,7 @@ def count_cores() -> int:
         if not count.isdigit():
             break
         cores *= int(count)
-        if kind == "core":
+        if kind in ("core", "pu"):
             return cores
     return len(own_cores())
 

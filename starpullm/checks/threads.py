@@ -85,6 +85,7 @@ def _check_synthetic(statements: Statements) -> None:
         ("numa:2 core:3 pu:2", 6, 12, 2),
         ("numa:1 core:4 pu:1", 4, 4, 1),
         ("pack:2 core:2 pu:4", 4, 16, 1),
+        ("numa:2 pu:3", 6, 6, 2),
         (f"numa:1 core:{_MOST_CORES + 1} pu:1", _MOST_CORES, _MOST_CORES + 1, 1),
     ):
         with environment(HWLOC_SYNTHETIC=topology):

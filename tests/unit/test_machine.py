@@ -32,6 +32,8 @@ def test_partitions_that_starpu_can_take(cores: int, workers: int, contexts: int
         ("numa:2 core:18 pu:2", 36),
         ("Package:2 L3:3 Core:4", 24),
         ("pack:2(memory=1GB) core:2 pu:2(indexes=2*8:1*2)", 4),
+        ("pu:4", 4),
+        ("numa:2 pu:3", 6),
         ("2 3 pu:2", None),
         ("", None),
     ],

@@ -4,16 +4,18 @@
 #include <hwloc.h>
 #include <stdio.h>
 
-/* The cores of which the process may use a processing unit. */
+/* The cores of which the process may use a processing unit. Where hwloc knows of no cores, StarPU and this file take
+ * the units for them: some containers hide which belong together. */
 static void read_cores(hwloc_topology_t hwloc, struct topology *topology)
 {
     hwloc_bitmap_t binding = hwloc_bitmap_alloc();
     const int bound =
         binding && hwloc_topology_is_thissystem(hwloc) && hwloc_get_cpubind(hwloc, binding, HWLOC_CPUBIND_PROCESS) == 0;
-    topology->all_cores = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_CORE);
+    const hwloc_obj_type_t type = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+    topology->all_cores = hwloc_get_nbobjs_by_type(hwloc, type);
     topology->cores = 0;
     for (int i = 0; i < topology->all_cores && topology->cores < TOPOLOGY_MAX_CORES; i++) {
-        hwloc_obj_t core = hwloc_get_obj_by_type(hwloc, HWLOC_OBJ_CORE, (unsigned)i);
+        hwloc_obj_t core = hwloc_get_obj_by_type(hwloc, type, (unsigned)i);
         if (bound && !hwloc_bitmap_intersects(core->cpuset, binding))
             continue;
         hwloc_obj_t unit = hwloc_get_obj_inside_cpuset_by_type(hwloc, core->cpuset, HWLOC_OBJ_PU, 0);
