@@ -2,7 +2,7 @@
  * watches and validates it.
  *
  * A function that can fail returns a status; STARPULLM_OK is 0. starpullm_last_error() describes the thread's last
- * failure. The library never prints and never exits. Structs that callers fill begin with their size.
+ * failure. The library never prints and never exits. Callers set the member `size` of a struct that has one.
  *
  * Letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary, Vp padded vocabulary,
  * maxT the longest sequence. Arrays are dense, row-major, in the machine's own byte order. */
@@ -52,21 +52,22 @@ struct starpullm_build_info {
 };
 STARPULLM_API enum starpullm_status starpullm_build_info(struct starpullm_build_info *info);
 
-struct starpullm_machine_info {
+struct starpullm_machine_info { /* its texts last until the thread's next call */
     size_t size;
-    int32_t cores, processing_units, numa_nodes; /* as hwloc reports them, HWLOC_SYNTHETIC included */
-    int32_t synthetic;                           /* 1 if the topology isn't the real machine's */
-    const char *processor;                       /* hwloc's CPUModel, or "" */
-    const char *simd_level;                      /* of the kernels in use */
-    const char *starpu_version;                  /* of the StarPU that is loaded */
-    int32_t starpu_max_workers;                  /* CPU workers that StarPU was built for */
-    int32_t starpu_max_contexts;                 /* its scheduling contexts; a worker of several threads needs one */
-    int32_t starpu_max_nodes;                    /* memory nodes that StarPU was built for */
-    size_t l2_cache;                             /* bytes, a hardware thread's share: matmuls' blocks follow */
+    int32_t cores; /* that this process may run on, at most 1024; processing units if hwloc knows of no cores */
+    int32_t processing_units, numa_nodes; /* as hwloc reports them, HWLOC_SYNTHETIC included */
+    int32_t synthetic;                    /* 1 if the topology isn't the real machine's */
+    const char *processor;                /* hwloc's CPUModel, or "" */
+    const char *simd_level;               /* of the kernels in use */
+    const char *starpu_version;           /* of the StarPU that is loaded */
+    int32_t starpu_max_workers;           /* CPU workers that StarPU was built for */
+    int32_t starpu_max_contexts;          /* its scheduling contexts; a worker of several threads needs one */
+    int32_t starpu_max_nodes;             /* memory nodes that StarPU was built for */
+    size_t l2_cache;                      /* bytes, a hardware thread's share: matmuls' blocks follow */
 };
 STARPULLM_API enum starpullm_status starpullm_machine_info(struct starpullm_machine_info *info);
 
-/* Name of StarPU's index-th scheduler, NULL past the last. */
+/* Name of the index-th of StarPU's schedulers that a runtime may have, NULL past the last. */
 STARPULLM_API const char *starpullm_scheduler_name(size_t index);
 
 /* Name of the index-th SIMD level of this machine and build, "ref" first and the best last; NULL past the last. */
@@ -117,7 +118,7 @@ struct starpullm_runtime_options {
 STARPULLM_API enum starpullm_status starpullm_runtime_create(const struct starpullm_runtime_options *options,
                                                              starpullm_runtime **runtime);
 
-/* The BLAS that computes the matmuls: file, name, version; "" if there is none. */
+/* The BLAS that computes the matmuls: file, name, version, size of its integers; "" if there is none. */
 STARPULLM_API const char *starpullm_blas(void);
 
 /* Makes *runtime NULL. STARPULLM_INVALID_STATE while sessions are open on it; then it stays as it is. */
@@ -184,7 +185,7 @@ struct starpullm_session_options {
     int32_t reduction;             /* enum starpullm_reduction */
     int32_t weight_gradient_tiles; /* sums by rows of each weight's gradient, if ordered; 0: by model and workers */
     float learning_rate, beta1, beta2, eps, weight_decay;
-    int32_t keep_activations; /* 1: every intermediate can be read back after a step */
+    int32_t keep_activations; /* 1: the intermediates of all layers can be read back after a step */
     int32_t steps_in_flight;  /* the most submissions that are unfinished at a time; at least 1 */
     int32_t trace;            /* 1: record every task */
     int32_t instruments;  /* sum of enum starpullm_instrument; 0: none. They need the trace: findings name its tasks */
@@ -206,15 +207,15 @@ STARPULLM_API void starpullm_session_destroy(starpullm_session **session);
 STARPULLM_API enum starpullm_status starpullm_session_config(const starpullm_session *session,
                                                              struct starpullm_model_config *config);
 
-/* A mean loss that is available once its tasks have run. Belongs to the caller. */
+/* A mean loss that is available once its tasks have run. Belongs to the caller. Any thread may wait for it. */
 typedef struct starpullm_loss starpullm_loss;
 STARPULLM_API enum starpullm_status starpullm_loss_wait(starpullm_loss *loss, float *value);
 STARPULLM_API int starpullm_loss_ready(const starpullm_loss *loss);
 STARPULLM_API void starpullm_loss_destroy(starpullm_loss **loss); /* makes *loss NULL */
 
 /* Submits forward, backward and update of one batch, and returns before they are done. Waits only while steps_in_flight
- * submissions are unfinished. Tokens are checked and copied first: if one is invalid, nothing has changed.
- * *learning_rate is that of this update, the same on all ranks; NULL: that of the session's options. */
+ * submissions are unfinished; with STARPULLM_AUDIT or _POISON, any. Tokens are checked and copied first: if one is
+ * invalid, nothing has changed. *learning_rate is that of this update, the same on all ranks; NULL: the session's. */
 STARPULLM_API enum starpullm_status starpullm_session_submit_step(starpullm_session *session,
                                                                   const int32_t *inputs /* (B,T) */,
                                                                   const int32_t *targets /* (B,T) */,
@@ -285,7 +286,7 @@ struct starpullm_training_state_info {
     uint64_t data_id;
     int32_t ranks;         /* that wrote it; any number of ranks can resume from it */
     char passed_over[512]; /* if there are newer states that aren't complete: what is wrong with the newest; else "" */
-    float learning_rate;   /* of the last update */
+    float learning_rate;   /* of the last update; of the options before the first */
     float beta1, beta2, eps, weight_decay;
     int32_t blas; /* 1: a BLAS computed the matmuls of some of its steps, so its bits aren't strict */
 };
@@ -312,8 +313,8 @@ STARPULLM_API enum starpullm_status starpullm_session_claim_directory(starpullm_
 
 /* Starts saving parameters, m and v as they are after the last submitted step. Meanwhile the forward and backward of
  * the next steps run; only the update of a tensor waits until that tensor is on the disk. Waits for the previous save,
- * and reports its failure. Over ranks each rank writes what it owns. Complete states that were there before stay,
- * whatever happens. Claims the directory; another run's state of this step is refused: STARPULLM_INVALID_ARGUMENT. */
+ * and reports its failure; with offload also for this one's tensors. Over ranks each rank writes what it owns. Complete
+ * states stay until this one is. Claims the directory. STARPULLM_INVALID_ARGUMENT if another run's is there. */
 STARPULLM_API enum starpullm_status starpullm_session_save_state(starpullm_session *session,
                                                                  const struct starpullm_save_options *options);
 

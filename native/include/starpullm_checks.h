@@ -19,8 +19,8 @@ STARPULLM_API enum starpullm_status starpullm_libm_powf(float *out, const float 
 /* Name of the index-th function of libm that a SIMD level has a vector version of; NULL past the last. */
 STARPULLM_API const char *starpullm_vector_libm_name(size_t index);
 
-/* *used is 1 if the kernels use the vector version of a function, because it is known to give this libm's bits for all
- * 2^32 inputs, and 0 if they call libm's own. *fingerprint is a hash of sample results, which identifies the libm. */
+/* *used is 1 if vector kernels use the vector version of a function, because it is known to give this libm's bits for
+ * all 2^32 inputs, and 0 if they call its own. *fingerprint is a hash of sample results, which identifies the libm. */
 STARPULLM_API enum starpullm_status starpullm_vector_libm(int32_t *used, uint64_t *fingerprint, const char *function);
 
 /* Compares a level's vector version of a function with libm's for the inputs with the bit patterns begin <= i < end <=
@@ -58,7 +58,7 @@ STARPULLM_API enum starpullm_status starpullm_fit_caches(size_t l2_cache);
 STARPULLM_API enum starpullm_status starpullm_peak_gflops(double *gflops, int32_t fused, double seconds);
 
 /* How the calling thread's floating-point environment differs from the one that strict results need (round to nearest,
- * no flush-to-zero, no denormals-are-zero), as a sentence; "" if it doesn't. Kernels always set their own. */
+ * no flush-to-zero, no denormals-are-zero), as a sentence; "" if it doesn't. Sessions set their own. */
 STARPULLM_API const char *starpullm_float_environment(void);
 
 /* Why starpullm_runtime_create refuses STARPULLM_SIMD or STARPULLM_L2_CACHE, in a sentence; empty if it doesn't. */
@@ -143,7 +143,7 @@ STARPULLM_API void starpullm_plan_destroy(starpullm_plan **plan); /* makes *plan
 
 STARPULLM_API enum starpullm_status starpullm_plan_size(const starpullm_plan *plan, size_t *tasks, size_t *accesses,
                                                         size_t *handles);
-/* The numbers of tasks and accesses must be those just given. No task has a worker or times. */
+/* The numbers of tasks and accesses must be those just given. No task has a worker, a start or an end. */
 STARPULLM_API enum starpullm_status starpullm_plan_read(const starpullm_plan *plan, struct starpullm_trace_task *tasks,
                                                         size_t num_tasks, struct starpullm_trace_access *accesses,
                                                         size_t num_accesses);
@@ -154,8 +154,8 @@ STARPULLM_API enum starpullm_status starpullm_plan_handle_info(const starpullm_p
 
 /* Waits for everything that was submitted. Tasks that are submitted from now on don't run before
  * starpullm_session_release(), at most steps_in_flight submissions of them. Until then, functions that would wait for
- * tasks return STARPULLM_INVALID_STATE; only starpullm_session_wait() and _destroy() release the tasks themselves. On
- * one rank, with trace, without STARPULLM_AUDIT and STARPULLM_POISON. */
+ * tasks, starpullm_loss_wait() too, return STARPULLM_INVALID_STATE; only starpullm_session_wait() and _destroy()
+ * release the tasks themselves. On one rank, with trace, without offload, STARPULLM_AUDIT and STARPULLM_POISON. */
 STARPULLM_API enum starpullm_status starpullm_session_hold(starpullm_session *session);
 
 /* Asks StarPU which of the held tasks depend on which, and lets them run. Gives the number of such pairs. */
@@ -201,7 +201,7 @@ struct starpullm_instrument_counts {
 STARPULLM_API enum starpullm_status starpullm_session_instrument_counts(starpullm_session *session,
                                                                         struct starpullm_instrument_counts *counts);
 
-/* Copies them; count must be the number just given. */
+/* Copies the findings; count must be the number that starpullm_session_findings_size() has given. */
 STARPULLM_API enum starpullm_status starpullm_session_findings_read(starpullm_session *session,
                                                                     struct starpullm_finding *findings, size_t count);
 

@@ -21,6 +21,8 @@ from starpullm.commands import main
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+PUBLIC_HEADERS = ("starpullm.h", "starpullm_checks.h")
+
 _LINK = re.compile(r"!?\[[^]]*\]\(([^)\s]+)\)")
 _PROGRAMS = ("starpullm", "pytest", "mpirun", "ci/bootstrap.sh", "git", "cmake", "gcc", "python", "tox", "pip", "cd")
 
@@ -157,3 +159,16 @@ def test_every_option_is_explained() -> None:
     found = set(options(main))
     assert len(found) > 50
     assert sorted(option for option in found if not re.search(rf"{option}(?![\w-])", written)) == []
+
+
+def test_comments_of_headers() -> None:
+    """Every build has MPI; a struct has its size first, or none."""
+    headers = sorted((ROOT / "native").rglob("*.h"))
+    assert [path.name for path in headers if "builds with MPI" in path.read_text("utf-8")] == []
+    public = "".join((ROOT / "native" / "include" / name).read_text("utf-8") for name in PUBLIC_HEADERS)
+    structs = re.findall(r"^struct (\w+) \{(.*?)^\}", public, re.DOTALL | re.MULTILINE)
+    with_size = [name for name, members in structs if re.search(r"\bsize_t size;", members)]
+    first = [name for name, members in structs if re.match(r"(\s|/\*.*?\*/)*size_t size;", members)]
+    assert with_size == first
+    assert 0 < len(with_size) < len(structs)
+    assert "Callers set the member `size` of a struct that has one." in public

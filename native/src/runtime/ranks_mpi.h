@@ -1,4 +1,4 @@
-/* The MPI communicator of the ranks, for files that are in builds with MPI only. */
+/* The MPI communicator of the ranks, for the files that call MPI. */
 #pragma once
 
 #include <starpu_mpi.h>
