@@ -22,6 +22,8 @@ import psutil
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol", "squeue")
 NODES = ("n1", "n2")
+SHORT_MINUTES = 5
+"""The most that the partition ``short`` gives a job."""
 _START_SECONDS = 20.0
 _END_SECONDS = 10.0
 _MARK = "STARPULLM_TEST_CLUSTER"
@@ -45,14 +47,11 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
-MpiDefault=none
-EnforcePartLimits=ALL
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=100000,sched_interval=2,bf_interval=2
 ReturnToService=2
 KillWait=2
 SlurmdTimeout=4
 SlurmctldTimeout=10
-JobRequeue=1
 """
 
 
@@ -126,7 +125,7 @@ class Cluster:
 
     def nodes_are(self, *states: str) -> bool:
         """Whether each node is in one of these states."""
-        found = self.run("sinfo", "-h", "-N", "-o", "%t").split()
+        found = self.run("sinfo", "-h", "-N", "-p", "all", "-o", "%t").split()
         return len(found) == len(NODES) and all(state in states for state in found)
 
     def processes(self) -> list[psutil.Process]:
@@ -173,6 +172,7 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
             "CPUs=4 RealMemory=4000\n"
         )
     text += f"PartitionName=all Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE State=UP\n"
+    text += f"PartitionName=short Nodes={','.join(NODES)} MaxTime={SHORT_MINUTES} State=UP\n"
     (folder / "slurm.conf").write_text(text, "ascii")
     key = folder / "munge.key"
     key.write_bytes(secrets.token_bytes(128))

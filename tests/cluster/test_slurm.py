@@ -6,6 +6,7 @@ Each run is judged by what a user gets: the exit status of submit.sh, the summar
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ import psutil
 import pytest
 
 from ..pytest_children import UNUSED
-from .slurm import Cluster, wait_for
+from .slurm import SHORT_MINUTES, Cluster, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
 
@@ -40,11 +41,12 @@ class Run:
     cluster: Cluster
     results: Path
     process: subprocess.Popen[str]
+    stderr: str = ""
 
     def end(self, status: int) -> tuple[dict[str, Any], str]:
         """Wait for the end, and return the summary as JSON and as text; nothing of the run is left."""
-        stdout, stderr = self.process.communicate(timeout=SECONDS)
-        assert self.process.returncode == status, f"{stdout}\n{stderr}"
+        stdout, self.stderr = self.process.communicate(timeout=SECONDS)
+        assert self.process.returncode == status, f"{stdout}\n{self.stderr}"
         summary = json.loads((self.results / "summary.json").read_text("utf-8"))
         assert (summary["version"], summary["status"]) == (1, status)
         assert [job["name"] for job in summary["jobs"]] == [line.split()[0] for line in self.jobs()]
@@ -134,6 +136,40 @@ def test_full_queue(cluster: Cluster, hanging: Run, tmp_path: Path) -> None:
     assert job["meaning"] == "never started: not started after 3 s (Resources)"
     assert "did not run to its end (1 jobs)\n" in text
     assert hanging.process.poll() is None
+
+
+FAILS_THREE_TIMES = """#!/bin/sh
+echo >>"$0.calls"
+[ "$(wc -l <"$0.calls")" -gt 3 ] && exec {squeue} "$@"
+echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2
+exit 1
+"""
+
+
+def test_a_controller_that_does_not_answer_and_a_partition_with_less_time(cluster: Cluster, tmp_path: Path) -> None:
+    """The jobs are waited for all the same, and ask for no more time than their partition allows."""
+    squeue = shutil.which("squeue", path=cluster.environment["PATH"])
+    assert squeue is not None
+    run = submit(
+        cluster,
+        tmp_path,
+        *("ranks", "--", "--partition=short"),
+        programs={"squeue": FAILS_THREE_TIMES.replace("{squeue}", squeue)},
+    )
+    run.end(0)
+    told = run.stderr.splitlines()
+    assert "ranks: takes at most 5:00 instead of 02:00:00, because its partition allows no more" in told
+    assert told.count(next(line for line in told if line.startswith("squeue fails, the jobs are still"))) == 1
+    assert f"TimeLimit=00:0{SHORT_MINUTES}:00" in cluster.run("scontrol", "show", "job", run.ids()[0])
+
+
+def test_a_job_that_can_never_start(cluster: Cluster, tmp_path: Path) -> None:
+    """Slurm takes it, by default, and would let it wait for ever."""
+    run = submit(cluster, tmp_path, "one-node", "ranks", "--nodes", "9", "--", "--partition=short", "--time=10")
+    summary, text = run.end(4)
+    for job in summary["jobs"]:
+        assert job["meaning"].startswith("never started: can't start (Partition"), text
+        assert f"{job['name']}: {job['meaning'].partition(': ')[2]}; cancelled\n" in run.stderr
 
 
 def test_passing(cluster: Cluster, tmp_path: Path) -> None:
@@ -230,6 +266,22 @@ def test_the_ranks_of_checks_are_on_one_machine(cluster: Cluster, tmp_path: Path
     assert note in output.read_text("utf-8")
 
 
+def test_one_process_inside_an_allocation_is_no_rank(cluster: Cluster) -> None:
+    """It has the allocation's number of tasks in its environment. Tasks of srun that MPI doesn't join are refused."""
+    command = [sys.executable, "-m", "starpullm.commands", "parity", "tiny"]
+    environment = {**cluster.environment, "HWLOC_SYNTHETIC": "numa:1 core:1 pu:1", "PYTHONSAFEPATH": "1"}
+    alone, tasks = (
+        subprocess.run(
+            [*launcher, *command], env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        for launcher in (("salloc", "--ntasks=2"), ("srun", "--ntasks=2"))
+    )
+    assert alone.returncode == 0, alone
+    assert alone.stdout.endswith(", 0 differ\n")
+    assert tasks.returncode != 0
+    assert "differ" not in tasks.stdout
+
+
 def test_the_summary_as_a_job(cluster: Cluster, tmp_path: Path) -> None:
     """Without --wait a job of its own makes the summary, whatever the other jobs' end."""
     results = tmp_path / "results"
@@ -237,7 +289,7 @@ def test_the_summary_as_a_job(cluster: Cluster, tmp_path: Path) -> None:
     environment["PATH"] = f"{tmp_path}:{Path(sys.executable).parent}:{environment['PATH']}"
     (tmp_path / "mpirun").write_text("#!/bin/sh\necho no network\nexit 5\n")
     (tmp_path / "mpirun").chmod(0o755)
-    command = [str(SUBMIT), "--results", str(results), "ranks", "--", "--time=1"]
+    command = [str(SUBMIT), "--results", str(results), "ranks", "--", "--time=1", "--partition=short"]
     subprocess.run(command, env=environment, cwd=tmp_path, check=True, capture_output=True, timeout=60)
     wait_for((results / "summary.json").exists, SECONDS, "the summary")
     wait_for(lambda: "no network" in (results / "summary.txt").read_text("utf-8"), SECONDS, "the summary's text")
@@ -249,8 +301,9 @@ def test_refusals(cluster: Cluster, tmp_path: Path) -> None:
 
     def refused(status: int, *arguments: str) -> str:
         command = [str(SUBMIT), *arguments]
+        environment = {**cluster.environment, "PATH": f"{tmp_path}:{cluster.environment['PATH']}"}
         done = subprocess.run(
-            command, env=cluster.environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == status, done.stderr
         return done.stderr
@@ -259,7 +312,12 @@ def test_refusals(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
     assert "used: found files, expected a new or empty folder\n" in refused(2, "--results", "used", "ranks")
-    told = refused(4, "--results", "many", "--nodes", "9", "one-node", "ranks", "--", "--hold")
+    # By default Slurm takes most jobs that can't start; no node has this feature.
+    sbatch = shutil.which("sbatch", path=cluster.environment["PATH"])
+    script = f'#!/bin/sh\ncase "$*" in *--job-name=ranks*) set -- --constraint=none "$@" ;; esac\nexec {sbatch} "$@"\n'
+    (tmp_path / "sbatch").write_text(script, "utf-8")
+    (tmp_path / "sbatch").chmod(0o755)
+    told = refused(4, "--results", "many", "one-node", "ranks", "--", "--hold")
     assert told.endswith("submit: ranks: sbatch has refused it; the other jobs were cancelled\n")
     assert cluster.run("squeue", "--noheader", "--name=one-node", "--states=PENDING") == ""
     assert [path.name for path in (tmp_path / "many").iterdir()] == ["jobs"]
