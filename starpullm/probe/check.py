@@ -34,7 +34,7 @@ from starpullm.probe.recorded import RecordedRun, last_moments, record, running_
 from starpullm.probe.replay import schedule_of
 from starpullm.probe.result import ProbeResult, verdict
 from starpullm.probe.schedules import Schedule
-from starpullm.probe.surroundings import check_arguments, files_here, leavings, no_input
+from starpullm.probe.surroundings import Files, check_arguments, no_input
 from starpullm.probe.undeclared import PROTECTION_SECONDS, Watched, protections, undeclared_accesses
 from starpullm.probe.witness import has_read_poison, with_first_element
 
@@ -119,8 +119,8 @@ def probe_program(
     bound = parse_tolerance(tolerance, tolerance_type)
     known = read_intended(intended) if intended else ()
     with _place(keep) as directory:
-        ordered, keeps = sums == "ordered", keep is not None
-        judge = _Judge(tuple(command), directory, workers, time_limit, bound, known, progress, keeps, ordered)
+        ordered, keeps, files = sums == "ordered", keep is not None, Files(command, directory)
+        judge = _Judge(tuple(command), directory, workers, time_limit, bound, known, progress, keeps, ordered, files)
         return judge.verdict(runs, seed, poison)
 
 
@@ -153,6 +153,7 @@ class _Judge:
     progress: Callable[[], None]
     keeps: bool
     ordered: bool
+    files: Files
     findings: list[Finding] = field(default_factory=list)
     moments: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -166,8 +167,6 @@ class _Judge:
     num_tasks: int = 0
     protections: int = 0
     watched: Watched = field(default_factory=Watched)
-    files: dict[Path, int] = field(default_factory=files_here)
-    """Before the first run."""
 
     def verdict(self, runs: int, seed: int, poison: bool) -> ProbeResult:
         """Return the result of all runs; the first run without poison that doesn't end by itself is the last."""
@@ -305,7 +304,7 @@ class _Judge:
         try:
             run = record(self.command, as_asked, place, self.workers, self._time_limit(schedule), keep, temporary)
         except InvalidArgumentError as error:
-            reason = leavings(self.files) if self.num_tasks else no_input()
+            reason = self.files.leavings() or "the first run did" if self.num_tasks else no_input()
             raise InvalidArgumentError(f"{error}; {reason}" if reason else str(error)) from error
         if run.ending.status is not None:
             self.slowest = max(self.slowest, run.ending.seconds - self._own_seconds(schedule))
@@ -450,7 +449,8 @@ class _Judge:
         notes = [finding for finding in self.findings if finding.kind.is_note and finding.codelet not in faulty]
         notes = first_of_each(notes)
         notes += never_changed(list(self.flows.values()))
-        unlike = [leavings(self.files) for one in found if one.kind.forbids_comparison or one.kind is Kind.ENDING][:1]
+        is_unlike = any(one.kind.forbids_comparison or one.kind is Kind.ENDING for one in found)
+        surroundings = (*reference.surroundings, no_input(), self.files.leavings() if is_unlike else "")
         forbidden = [finding for finding in found if finding.kind.forbids_comparison]
         totals = self.totals
         found, notes = (with_places(findings, reference.flows) for findings in (found, notes))
@@ -476,7 +476,7 @@ class _Judge:
             starpu_version=first.log.starpu_version,
             num_ranks=len(reference.flows) if min(reference.flows) >= 0 else 0,
             num_workers=reference.num_workers,
-            surroundings=tuple(filter(None, (*reference.surroundings, no_input(), *unlike))),
+            surroundings=tuple(filter(None, surroundings)),
             num_tasks=reference.num_tasks,
             num_compared_handles=totals["handles"],
             runs=len(self.seconds) - 1,

@@ -1,7 +1,8 @@
-"""Why a program recorded nothing: what it is, which StarPU it loads, and what it said."""
+"""Where the program is in a command, which StarPU it loads, and why it recorded nothing."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -34,7 +35,7 @@ class Starpu(NamedTuple):
         if self.num_workers != int(given["STARPU_NCPU"]):
             yield f"StarPU's workers: {self.num_workers}, where --workers asks for {given['STARPU_NCPU']}"
         yield from dict.fromkeys(f"StarPU: {warning}" for warning in re.findall(r"\[starpu\].*?(Warning: .*)", said))
-        known = {name: value for name, value in given.items() if name.startswith(("STARPU_", "HWLOC_"))}
+        known = _of_starpu(given)
         changed = dict.fromkeys(sorted(known.keys() - self.variables.keys()), "(unset)")
         changed |= dict(sorted(self.variables.items() - known.items()))
         if changed:
@@ -42,6 +43,10 @@ class Starpu(NamedTuple):
         version, prefix = own_starpu()
         if not Path(self.library).resolve().is_relative_to(Path(prefix).resolve()):
             yield f"StarPU {self.version}: {self.library}; the probe was compiled for {version} in {prefix}"
+
+
+def _of_starpu(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if name.startswith(("STARPU_", "HWLOC_"))}
 
 
 def own_starpu() -> tuple[str, str]:
@@ -55,17 +60,16 @@ def starpu_in(folder: Path) -> Starpu | None:
     """Return the StarPU with the fewest workers that loaded the probe in a run, if one has."""
     found = []
     for path in folder.glob("starpu-*"):
-        version, library, workers, *lines = path.read_text(errors="replace").splitlines()
-        found.append(Starpu(version, library, int(workers), dict(line.split("=", 1) for line in lines if "=" in line)))
+        if lines := path.read_text(errors="replace").splitlines():
+            variables = dict(line.split("=", 1) for line in lines[3:] if "=" in line)
+            found.append(Starpu(lines[0], lines[1], int(lines[2]), variables))
     return min(found, key=lambda starpu: starpu.num_workers, default=None)
 
 
-def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: Path) -> str:
+def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: Path, given: Mapping[str, str]) -> str:
     """Return a sentence about a program that ended and left no log in the folder."""
     name = program_of(command)
-    own = "expected {} in {}, for which this package's probe was compiled, or one configured alike".format(
-        *own_starpu()
-    )
+    own = f"expected {' in '.join(own_starpu())}, for which this package's probe was compiled, or one configured alike"
     if (starpu := starpu_in(folder)) is not None:
         return f"{name}: found StarPU {starpu.version} ({starpu.library}), {own}"
     if _is_static(Path(find_program(name))):
@@ -80,6 +84,8 @@ def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: P
         return f"{launcher}: {ending}, and no {name} had started StarPU{said}"
     said = _what_it_said(ending.stderr)
     if library or (folder.parent / "models" / "bus").exists():
+        if kept := [f"{key}={value}" for key, value in _of_starpu(os.environ).items() if key not in given]:
+            said += f"; the environment has {', '.join(kept)}"
         return (
             f"{name}: {ending} and didn't start StarPU with the probe, expected a call of starpu_init with "
             f"STARPU_SCHED and STARPU_SCHED_LIB as the probe sets them{said}"

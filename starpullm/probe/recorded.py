@@ -139,7 +139,7 @@ def record(
         (folder / name).write_text(getattr(ending, name), "utf-8")
     folders, starpu = sorted(folder.glob("probe-*")), starpu_in(folder)
     if not folders or starpu is None:
-        raise InvalidArgumentError(explain_missing_log(command, ending, folder))
+        raise InvalidArgumentError(explain_missing_log(command, ending, folder, environment))
     flows: dict[int, Flow] = {}
     for path in folders:
         log = read_probe_log(path)

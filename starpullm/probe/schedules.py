@@ -13,6 +13,8 @@ from starpullm.binding.library import find_probe
 _SETTLE_MS = 1500
 """All waits for the program to submit more, together."""
 
+_VARIABLES_BYTES = 1 << 14
+
 PROMPT_MS = 10_000
 """All waits of submissions for their tasks, together."""
 
@@ -68,13 +70,13 @@ class Schedule:
 
         ``keep`` says whose contents are recorded, not only hashed: `KEEP_FROM_FREE`, or the number of one task.
         """
-        return (
+        variables = (
             machine_variables(num_workers)
             | _memory_variables()
-            # Open MPI's ranks on one machine then don't read each other's memory by a system call, which protected
-            # pages would let fail.
-            | ({"OMPI_MCA_btl_vader_single_copy_mechanism": "none"} if self.watched else {})
             | {
+                # Open MPI's ranks on one machine then don't read each other's memory by a system call, which protected
+                # pages would let fail.
+                "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
                 # StarPU calibrates the workers that it is told to have, which aren't those of the user's machine.
                 "STARPU_HOME": str(folder.parent),
                 "STARPU_PERF_MODEL_DIR": str(folder.parent / "models"),
@@ -98,6 +100,9 @@ class Schedule:
                 "STARPULLM_PROBE_CONTENTS": keep,
             }
         )
+        size = sum(len(name) + len(value) for name, value in variables.items())
+        # Variables lie above the stack: addresses in it are the same in all runs.
+        return variables | {"STARPULLM_PROBE_PADDING": "-" * (_VARIABLES_BYTES - size)}
 
 
 def machine_variables(num_workers: int) -> dict[str, str]:

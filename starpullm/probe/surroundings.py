@@ -61,22 +61,29 @@ def standard_input(kept: Path, environment: Mapping[str, str]) -> Iterator[int]:
             tee.wait()
 
 
-def files_here() -> dict[Path, int]:
-    """Return when the files in this folder and in the folders in it were changed."""
-    found = {}
-    for path in (*Path().glob("*"), *Path().glob("*/*")):
-        with suppress(OSError):
-            found[path] = path.lstat().st_mtime_ns
-    return found
+class Files:
+    """Files that runs may change: in this folder, in the folders in it, and among the arguments of a program."""
 
+    def __init__(self, command: Sequence[str], logs: Path) -> None:
+        self._arguments, self._logs = command[1:], logs.resolve()
+        self._before = self._changed()
 
-def leavings(before: Mapping[Path, int]) -> str:
-    """Return a sentence about those files that runs have changed; an empty text if they have changed none."""
-    now = files_here()
-    names = sorted(str(path) for path in now.keys() | before.keys() if now.get(path) != before.get(path))
-    if not names:
-        return ""
-    return (
-        f"runs have changed {', '.join(names[:_LISTED])} in {Path.cwd()}, which each run finds as the last left it: a "
-        "command such as sh -c 'rm -f FILE; exec PROGRAM' mends that"
-    )
+    def _changed(self) -> dict[str, int]:
+        """Return when each was changed."""
+        found = {}
+        for path in (*Path().glob("*"), *Path().glob("*/*"), *map(Path, self._arguments)):
+            with suppress(OSError):
+                if not path.resolve().is_relative_to(self._logs):
+                    found[str(path)] = path.lstat().st_mtime_ns
+        return found
+
+    def leavings(self) -> str:
+        """Return a sentence about those that runs have changed; an empty text if they have changed none."""
+        before, now = self._before, self._changed()
+        names = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
+        if not names:
+            return ""
+        return (
+            f"runs have changed {', '.join(names[:_LISTED])} in {Path.cwd()}, which each finds as left by the last: "
+            "a command such as sh -c 'rm -f FILE; exec PROGRAM' mends that"
+        )

@@ -15,6 +15,7 @@ from starpullm.checks.result import Outcome
 from starpullm.errors import InvalidArgumentError
 from starpullm.probe.findings import Kind
 from starpullm.probe.linkage import launcher_of, program_of
+from starpullm.probe.program import without_random_addresses
 
 from .conftest import Compile, probe
 
@@ -34,9 +35,9 @@ def probe_with_input(program: str, name: str, given: int | None, *options: str) 
     return run.stdout
 
 
-def refusal(*command: str) -> str:
+def refusal(*command: str, keep: Path | None = None) -> str:
     with pytest.raises(InvalidArgumentError) as caught:
-        probe(command, runs=1)
+        probe(command, runs=1, keep=keep)
     return str(caught.value)
 
 
@@ -76,7 +77,18 @@ def test_what_one_run_alone_could_read_is_refused(program: str, tmp_path: Path) 
     os.mkfifo(tmp_path / "fifo")
     for argument in (f"--in={tmp_path}/fifo", "/dev/fd/7", "/proc/self/fd/63"):
         assert f"{argument}: is a pipe or an open file" in refusal(program, "plain", argument)
-    assert "expected the name of a program" in refusal(program, "plain", "/dev/fd/0", "x" * 5000)
+    assert probe([program, "plain", "/dev/fd/0", "x" * 5000], runs=1).outcome is Outcome.PASSED
+
+
+def test_addresses_of_variables_are_the_same_in_each_run(program: str) -> None:
+    """Other variables of the probe lie above the stack in each run."""
+    with without_random_addresses():
+        maps = [subprocess.check_output(["cat", "/proc/self/maps"], timeout=60) for _ in range(2)]
+    if maps[0] != maps[1]:
+        pytest.skip("this container forbids addresses that aren't random")
+    result = probe([program, "keeps_an_address"], runs=3)
+    assert result.outcome is Outcome.PASSED, result.lines()
+    assert result.different == 0
 
 
 # ---- Files ----
@@ -85,15 +97,20 @@ def test_what_one_run_alone_could_read_is_refused(program: str, tmp_path: Path) 
 def test_what_earlier_runs_have_left_is_named(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").touch()
-    words = f"runs have changed {{}} in {tmp_path}, which each run finds as the last left it: a command such as sh -c"
-    for name, file in (("continues", "state"), ("ends_with_file", "out")):
+    words = f"runs have changed {{}} in {tmp_path}, which each finds as left by the last: a command such as sh -c"
+    for name in ("continues", "ends_with_file"):
         result = probe([program, name], runs=1)
         assert result.outcome is Outcome.NOT_COMPARABLE, result.lines()
-        assert words.format(file) in "\n".join(result.lines())
-    (tmp_path / "out").unlink()
+        assert words.format("out") in "\n".join(result.lines())
+        (tmp_path / "out").unlink()
     sentence = refusal(program, "starts_with_file")
     assert words.format("out") in sentence
     assert "it said: out: File exists; " in sentence
+    (tmp_path / "out").unlink()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    logs = tmp_path / "folder" / "logs"
+    assert f"runs have changed {tmp_path}/out in " in refusal(program, "starts_with_file", f"{tmp_path}/out", keep=logs)
     again = ["sh", "-c", f"rm -f out; exec {program} starts_with_file"]
     assert probe(again, runs=1).outcome is Outcome.PASSED
 
@@ -111,10 +128,15 @@ def test_a_scheduler_that_the_program_sets(program: str, tmp_path: Path) -> None
         assert result.surroundings == (f"changed by the program or a script: STARPU_SCHED={name}",)
 
 
-def test_a_program_that_keeps_the_probe_out(program: str) -> None:
+def test_a_program_that_keeps_the_probe_out(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = "didn't start StarPU with the probe, expected a call of starpu_init with STARPU_SCHED and STARPU_SCHED_LIB"
     assert words in refusal(program, "sets_library")
     assert words in refusal("env", "-i", program, "plain")
+    monkeypatch.setenv("STARPU_NTHREADS_PER_CORE", "2")
+    sentence = refusal(program, "plain")
+    assert "was ended by SIGABRT" in sentence
+    assert "; the environment has " in sentence
+    assert "STARPU_NTHREADS_PER_CORE=2" in sentence
 
 
 def test_the_users_variables_take_no_worker_away(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
