@@ -24,6 +24,7 @@ from starpullm.files.atomic import atomic_folder, atomic_write, require_space
 from starpullm.files.checkpoint import checkpoint_config, checkpoint_header
 from starpullm.files.header import HEADER_BYTES, StrPath, reading
 from starpullm.files.hugging_face import HuggingFaceModel
+from starpullm.files.kinds import SAFETENSORS, kind_of
 from starpullm.files.model import (
     UNLAYERED_PARAMETERS,
     ModelConfig,
@@ -151,6 +152,6 @@ def _check_tied(head: StoredTensor, wte: StoredTensor) -> None:
 
 
 def is_hugging_face(source: StrPath) -> bool:
-    """Return whether a path is one of a model in Hugging Face's layout, by its suffix or because it is a folder."""
+    """Return whether a path is one of a model in Hugging Face's layout, by its suffix or what it is."""
     path = Path(source)
-    return path.is_dir() or path.suffix in (".safetensors", ".json")
+    return path.suffix in (".safetensors", ".json") or path.is_dir() or (kind_of(path) or "").startswith(SAFETENSORS)

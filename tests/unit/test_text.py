@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from starpullm.commands import main
 from starpullm.data.text import TextEncoding, byte_encoding, gpt2_encoding, text_encoding
 from starpullm.errors import FileError, FormatError, MissingDependencyError, TokenRangeError
 from starpullm.files.tokenizer import Tokenizer
+from starpullm.files.tokens import read_tokens
 
 from .file_kinds import write_tokenizer
 
@@ -71,6 +74,19 @@ def test_gpt2_from_llm_c_s_file(small_encoding: TextEncoding, tokenizer_file: Pa
     """Token bytes and ids are all that byte pair encoding needs."""
     check_small_encoding(small_encoding)
     check_small_encoding(text_encoding(tokenizer_file))
+
+
+def test_tokenize_separates_texts(small_encoding: TextEncoding, tokenizer_file: Path, tmp_path: Path) -> None:
+    """By the tokenizer's end-of-text token; no byte is lost."""
+    texts = {tmp_path / "a.txt": "the\r\n Se\r", tmp_path / "b.txt": "<|endoftext|>"}
+    for path, text in texts.items():
+        path.write_bytes(text.encode())
+    out = tmp_path / "out.bin"
+    done = CliRunner().invoke(main, ["tokenize", *map(str, texts), str(out), "--tokenizer", str(tokenizer_file)])
+    assert done.exit_code == 0, done.output
+    parts = [[small_encoding.end_of_text, *small_encoding.encode(text)] for text in texts.values()]
+    assert read_tokens(out).tolist() == [token for part in parts for token in part]
+    assert small_encoding.decode(read_tokens(out)[1:-1]).startswith("the\r\n Se\r<|endoftext|>")
 
 
 @pytest.mark.parametrize(
