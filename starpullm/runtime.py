@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -149,8 +148,7 @@ class Runtime(Resource):
         self.drops = offload is not None and offload_plan == OFFLOAD_PLANS[0]
         """Whether gradients and activations are dropped after their last use, without ``keep_activations``."""
         self._watch = SignalWatch(guest=True)
-        with ExitStack() as stack, self._creating():
-            stack.enter_context(self._watch)
+        with self._creating():
             prototypes.call("runtime_create", options, self._handle.address)
             if self.comm:
                 self._blocks = CommonBlocks(self.comm)
@@ -160,7 +158,7 @@ class Runtime(Resource):
             blas = prototypes.text(prototypes.call("blas"))
             self.matmul = f"blas ({blas})" if blas else "strict"
             """What computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the BLAS's own description."""
-            stack.pop_all()  # `_destroy` ends the watch
+            self._watch.__enter__()
 
     def offloaded(self) -> Offloaded:
         """Return how many bytes have moved to the disk and from it so far; 0 without ``offload``.

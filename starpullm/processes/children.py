@@ -249,6 +249,9 @@ class Child:
             self._connection.close()
         if self._thread is not None:
             self._kill()
+        phase = self._ending.reports[0].phase if isinstance(self._ending, JobEnding) else None
+        if phase is not None:  # what an interrupted parent says of itself
+            report_phase(phase.phase, phase.step)
 
     def __enter__(self) -> Self:
         return self

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -26,18 +27,20 @@ class SignalWatch:
     """Ends the process, from a thread, that SIGINT or SIGTERM hasn't ended so many seconds later.
 
     The thread says where the process was, and removes its temporary directories. SIGTERM is an exception, so that a
-    process that isn't in a native call ends its children and removes its files by itself.
+    process that isn't in a native call ends its children and removes its files by itself; a rank, which mpirun would
+    kill a second later, ends at once.
 
     A guest in a user's program only says that Ctrl-C waits for a native call, and ends the process if another one waits
     so. It leaves a program alone that handles SIGINT itself, or that Python wakes up by a file of its own.
     """
 
-    def __init__(self, seconds: float = 2.0, *, guest: bool = False) -> None:
-        self.seconds = seconds
-        self.guest = guest
-        self._has_said = False
+    def __init__(self, seconds: float = 2.0, rank: int | None = None, *, guest: bool = False) -> None:
+        self.seconds, self.rank, self.guest = seconds, rank, guest
+        self.unsaid: Callable[[str], None] | None = None
+        """Writes why a rank fails, if it hasn't been written yet."""
         self.leaving = threading.Event()
         """Set when the process needn't be ended any more."""
+        self._has_said = False
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
@@ -70,8 +73,9 @@ class SignalWatch:
         os.close(self._writer)
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        raise SystemExit(128 + number)
+        if self.rank is None:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            raise SystemExit(128 + number)
 
     def _watch(self) -> None:
         while True:
@@ -83,17 +87,18 @@ class SignalWatch:
                     self._end(number)
 
     def _must_end(self, number: int) -> bool:
+        if self.rank is not None and number == signal.SIGTERM:
+            return True
         if self.leaving.wait(self.seconds):
             return False
         if not self.guest:
             return True
         if number == signal.SIGTERM or not _main_frame().f_globals["__name__"].startswith("starpullm."):
             return False
-        if not self._has_said:
+        has_said, self._has_said = self._has_said, True
+        if not has_said:
             say(f"starpullm: Ctrl-C waits for a native call ({progress.where()}); another one ends the process")
-            self._has_said = True
-            return False
-        return True
+        return has_said
 
     def _end(self, number: int) -> NoReturn:
         say(f"{self._last_words()}ended by {signal.Signals(number).name} ({progress.where()})")
@@ -106,6 +111,10 @@ class SignalWatch:
         os._exit(128 + number)
 
     def _last_words(self) -> str:
+        if self.unsaid is not None:
+            self.unsaid(f"rank {self.rank}")
+        if self.rank is not None:
+            return f"rank {self.rank}: "
         python = "".join(traceback.format_stack(_main_frame(), _FRAMES))
         return f"{python}{native_stacks(os.getpid(), _STACK_SECONDS, only_main=True)}\nstarpullm: "
 

@@ -101,7 +101,7 @@ def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_ex
     Every rank has to enter and leave the block, in the main thread, and to leave it before it closes a trainer or a
     runtime, because closing these waits for the other ranks. Blocks may be nested.
     """
-    with _RankWatch(comm.Get_rank()) as watch:
+    with SignalWatch(rank=comm.Get_rank()) as watch:
         own = comm.Dup()  # other ranks may be in the middle of an operation on `comm`
         try:
             yield
@@ -147,7 +147,7 @@ class CommonBlocks:
             _leave_regularly(self._comm, entered)
         elif not hasattr(error, _LEFT_TOGETHER):
             reason = _reason(error, status, traced=isinstance(error, Exception))
-            with _RankWatch(self._comm.Get_rank()) as watch:
+            with SignalWatch(rank=self._comm.Get_rank()) as watch:
                 all_fail = _leave_failing(self._comm, watch, reason, entered)
             if all_fail:  # the outer blocks needn't ask again; closing takes some ranks longer than others
                 setattr(error, _LEFT_TOGETHER, True)
@@ -336,13 +336,13 @@ def _leave_regularly(comm: Comm, entered: int = 0) -> None:
     comm.allgather(_Leaving.now(None, entered))
 
 
-def _leave_failing(comm: Comm, watch: _RankWatch, reason: _Reason, entered: int = 0, *, is_last: bool = False) -> bool:
+def _leave_failing(comm: Comm, watch: SignalWatch, reason: _Reason, entered: int = 0, *, is_last: bool = False) -> bool:
     """Return whether all ranks fail, if they leave the block in time and can close what they have open; or end them.
 
     From the last block all ranks have to fail. What is raised out of another one is said further out.
     """
     watch.leaving.set()
-    watch.unsaid = reason
+    watch.unsaid = reason.say
     ranks = _tell(comm, reason, entered)
     all_fail = ranks is not None and all(rank.sentence is not None for rank in ranks)
     if ranks is None or not (all_fail or (_all_can_close(ranks) and not is_last)):
@@ -372,24 +372,3 @@ def _tell(comm: Comm, reason: _Reason, entered: int) -> Sequence[_Leaving] | Non
     except Exception:  # the failure may be MPI's own
         return None
     return ranks
-
-
-class _RankWatch(SignalWatch):
-    """Ends a rank, at SIGTERM, which mpirun sends, at once; at SIGINT unless an exception has reached the rank."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self.rank = rank
-        self.unsaid: _Reason | None = None
-        """The reason of the rank's failure that hasn't been written yet."""
-
-    def _on_sigterm(self, number: int, frame: object) -> None:
-        pass
-
-    def _must_end(self, number: int) -> bool:
-        return number == signal.SIGTERM or super()._must_end(number)
-
-    def _last_words(self) -> str:
-        if self.unsaid is not None:
-            self.unsaid.say(f"rank {self.rank}")
-        return f"rank {self.rank}: "

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -55,16 +55,21 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
 
 
 def wait_for_native_call(process: Child) -> None:
-    """Wait until the main thread sleeps, and has slept for a while, in a process that has workers."""
+    """Wait until the main thread sleeps, and has slept for a while, in a process of a command that has workers."""
     deadline, slept = time.monotonic() + 30, 0
     while slept < 5:
         assert process.poll() is None, finish(process)
         assert time.monotonic() < deadline, "no call that doesn't return"
-        of = [thread.id for thread in psutil.Process(process.pid).threads()]
-        names = [Path(f"/proc/{process.pid}/task/{thread}/comm").read_text() for thread in of]
-        sleeps = psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING
-        slept = slept + 1 if sleeps and "CPU 0\n" in names else 0
+        command = psutil.Process(process.pid)
+        slept = slept + 1 if any(map(_sleeps, [command, *command.children(recursive=True)])) else 0
         time.sleep(0.1)
+
+
+def _sleeps(process: psutil.Process) -> bool:
+    with suppress(psutil.Error, OSError):  # it has ended
+        names = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/comm")]
+        return "CPU 0\n" in names and process.status() == psutil.STATUS_SLEEPING
+    return False
 
 
 def test_a_signal_ends_a_command_that_hangs_in_the_library(
@@ -107,6 +112,16 @@ def test_a_signal_ends_a_command_that_hangs_in_the_library(
                 assert run.stderr.endswith(f"; no complete state in {states} yet)\n")
     assert list(temporary.iterdir()) == []
     assert saved.read_bytes() == b"old"
+
+
+def test_an_interrupted_command_says_where_its_process_was(tmp_path: Path, idle: Mapping[str, str]) -> None:
+    command = ["env", "--default-signal=INT", *cli_command("bench", "--model", "tiny")]
+    with started(command, environment={**idle, "TMPDIR": str(tmp_path)}) as process:
+        wait_for_native_call(process)
+        process.send_signal(signal.SIGINT)
+        run = finish(process).check(128 + signal.SIGINT)
+    assert run.stderr == "Interrupted (before the first step, phase after submitting step 2).\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 HANG = """
