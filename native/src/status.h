@@ -1,7 +1,9 @@
 /* Status codes of the C ABI and the one sentence that goes with a failure, kept per thread. */
 #pragma once
 
+#include <errno.h>
 #include <pthread.h>
+#include <stdbool.h>
 
 #include "starpullm_checks.h"
 
@@ -19,6 +21,12 @@ status fail_errno(status code, int error_number, const char *format, ...) __attr
 #define out_of_memory(...) fail(STARPULLM_OUT_OF_MEMORY, __VA_ARGS__)
 #define runtime_failure(...) fail(STARPULLM_RUNTIME_FAILURE, __VA_ARGS__)
 #define file_error(error_number, ...) fail_errno(STARPULLM_FILE_ERROR, (error_number), __VA_ARGS__)
+
+/* Whether a system call failed because the kernel, the file system or a container's rules don't offer it. */
+static inline bool is_unavailable(int error_number)
+{
+    return error_number == EOPNOTSUPP || error_number == ENOSYS || error_number == EPERM;
+}
 
 /* The first failure of some threads, which can't return it. */
 struct failure {

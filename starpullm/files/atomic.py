@@ -63,7 +63,7 @@ def check_can_write(path: StrPath) -> None:
         if Path(path).is_symlink():
             Path(path).stat()
         target = Path(path).resolve()
-        if _mode_of(target) is not None and not os.access(target, os.W_OK, effective_ids=True):
+        if _mode_of(target) is not None and not os.access(target, os.W_OK, effective_ids=os.geteuid() != os.getuid()):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         tempfile.TemporaryFile(dir=target.parent).close()
 

@@ -77,11 +77,12 @@ class TokenFile:
         room, position = bytes_of(ids, UINT16), HEADER_BYTES + UINT16.itemsize * first
         with file_errors(self.path):
             while room:
-                done = os.preadv(self._descriptor, [room], position)
-                if done == 0:
+                found = os.pread(self._descriptor, len(room), position)
+                if not found:
                     expected = f"{self.count} tokens as when the file was opened"
                     raise refusal(self.path, position, expected, "the end of the file")
-                room, position = room[done:], position + done
+                room[: len(found)] = found
+                room, position = room[len(found) :], position + len(found)
         return ids
 
     def pieces(self) -> Iterator[NDArray[np.uint16]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.model import ModelConfig
@@ -55,8 +55,11 @@ def measured_costs(config: ModelConfig, workload: Workload, checkpoint: Path, ti
     here = _here(workload, f"{cores // threads}x{threads}", ranks=1)
     if workload.reduction == REDUCTIONS[0]:
         here = replace(here, weight_gradient_tiles=2)  # every kind of task, whatever the workload's tiles
-    needed, memory = int(plan_of(config, here).bytes_of_ranks().max()), psutil.virtual_memory().total
-    if needed > memory:
+    needed, memory = (
+        int(plan_of(config, here).bytes_of_ranks().max()),
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+    )
+    if needed > memory > 0:
         raise InvalidArgumentError(
             f"durations: found {needed} bytes of buffers to measure them, expected at most this machine's {memory}; "
             "--durations takes those of another machine, --gflops a speed"

@@ -30,12 +30,11 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeAlias
 
-import psutil
-
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
 from starpullm.options import MAX_SECONDS
 from starpullm.processes import Comm
 from starpullm.processes.endings import Completed, Crashed, Job, JobEnding, Stopped
+from starpullm.processes.guard import start_of
 from starpullm.processes.job import run_job
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import guarded, meet, world
@@ -178,7 +177,8 @@ class Child:
         self._ranks = ranks if ranks > 1 else None
         self._environment = environment or {}
         self._request_name = request_name
-        self._processes: list[psutil.Process] = []
+        self._processes: dict[int, str | None] = {}
+        """When each was started, by its number: that may be another process's later."""
         self._connection: Connection | None = None
         self._has_closed = False
         self._is_over = False
@@ -211,9 +211,7 @@ class Child:
                 with suppress(TimeoutError):
                     self._connection = Connection(listener.accept()[0].detach())
             self.pids = tuple(self._read(deadline) or ())
-            for pid in self.pids:
-                with suppress(psutil.Error):
-                    self._processes.append(psutil.Process(pid))
+            self._processes = {pid: start_of(pid) for pid in self.pids}
             # The address is there until here: a child that finds none would end before it is reported as hung.
             return self._reply("the start", time_limit, deadline)
 
@@ -322,9 +320,10 @@ class Child:
             raise RuntimeFailureError(f"child {self.name}: processes {self.pids} can't be ended")
 
     def _signal(self, number: int) -> None:
-        for process in self._processes:
-            with suppress(psutil.Error):  # psutil notices if the number is another process's by now
-                process.send_signal(number)
+        for pid, began in self._processes.items():
+            if began and start_of(pid) == began:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
 
 def _oom_kills() -> int:

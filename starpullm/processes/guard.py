@@ -86,17 +86,12 @@ def kill_all(find: Callable[[], list[int]], launched: subprocess.Popen[bytes] | 
 def process_end(pid: int) -> int:
     """Return a descriptor that is readable once a process has ended, though not yet waited for; the caller closes it.
 
-    `ProcessLookupError` is raised if there is none. Before Linux 5.3, or with a Python that was built for an older one,
-    a thread looks for the process.
+    `ProcessLookupError` is raised if there is none. Before Linux 5.3, with a Python that was built for an older one, or
+    where a container refuses the call, a thread looks for the process.
     """
-    try:
+    with suppress(AttributeError, OSError):
         return os.pidfd_open(pid)
-    except AttributeError:
-        pass
-    except OSError as error:
-        if error.errno != errno.ENOSYS:
-            raise
-    began = _start_of(pid)
+    began = start_of(pid)
     if began is None:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
     reader, writer = os.pipe()
@@ -105,12 +100,12 @@ def process_end(pid: int) -> int:
 
 
 def _look_for(pid: int, began: str, writer: int) -> None:
-    while began and _start_of(pid) == began:
+    while began and start_of(pid) == began:
         time.sleep(_LOOK_SECONDS)
     os.close(writer)
 
 
-def _start_of(pid: int) -> str | None:
+def start_of(pid: int) -> str | None:
     """Return when a process was started, "" if it has ended and was not waited for yet, or None if there is none."""
     try:
         state, *others = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()

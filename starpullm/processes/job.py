@@ -21,8 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
-
 from starpullm.errors import RuntimeFailureError
 from starpullm.processes import guard, keeper
 from starpullm.processes.endings import Completed, Crashed, ExitedWith, Job, JobEnding, RankReport, Stopped, TimedOut
@@ -127,7 +125,7 @@ def launched(command: Sequence[str], place: Place, **options: Any) -> Iterator[s
     try:
         yield process
     finally:
-        left = guard.kill_all(lambda: [process.pid for process in processes_of(place.name)], process)
+        left = guard.kill_all(lambda: processes_of(place.name), process)
         if left:
             raise RuntimeFailureError(
                 f"job: processes {', '.join(map(str, left))} run {guard.KILL_SECONDS:g} s after they were killed, "
@@ -155,13 +153,9 @@ def job_environment(job: Job, base: Mapping[str, str], name: str, directory: Pat
     }
 
 
-def processes_of(name: str) -> list[psutil.Process]:
+def processes_of(name: str) -> list[int]:
     """Return the processes of a job, and of jobs inside it, by the name in their environment."""
-    found = []
-    for pid in guard.processes_with(JOB_VARIABLE, name):
-        with suppress(psutil.NoSuchProcess):
-            found.append(psutil.Process(pid))
-    return found
+    return guard.processes_with(JOB_VARIABLE, name)
 
 
 @contextmanager
@@ -215,19 +209,19 @@ def _wait(
             if failed is not None and ended and not asked and now > failed + _LEAVE_SECONDS:
                 asked = True
                 for survivor in _running(place, ended).values():
-                    with suppress(psutil.Error):
-                        survivor.terminate()
+                    with suppress(ProcessLookupError):
+                        os.kill(survivor, signal.SIGTERM)
     finally:
         os.close(end)
     process.wait()
     return True
 
 
-def _running(place: Place, ended: Container[int]) -> dict[int, psutil.Process]:
+def _running(place: Place, ended: Container[int]) -> dict[int, int]:
     """Return the processes of the ranks that haven't ended."""
-    processes = {process.pid: process for process in processes_of(place.name)}
+    processes = processes_of(place.name)
     pids = {int(path.stem): int(path.read_text("ascii")) for path in (place.directory / "ranks").glob("*.pid")}
-    return {rank: processes[pid] for rank, pid in pids.items() if rank not in ended and pid in processes}
+    return {rank: pid for rank, pid in pids.items() if rank not in ended and pid in processes}
 
 
 def _first_failure(ranks: Path) -> tuple[int, int | None] | None:
@@ -277,12 +271,10 @@ def _native_stacks(place: Place) -> dict[int, str]:
     ranks = place.directory / "ranks"
     running = _running(place, _read_endings(ranks))
     deadline = time.monotonic() + _STACK_SECONDS
-    stacks = {
-        rank: native_stacks(process.pid, max(deadline - time.monotonic(), 0)) for rank, process in running.items()
-    }
-    for process in running.values():
-        with suppress(psutil.Error):
-            process.send_signal(signal.SIGABRT)
+    stacks = {rank: native_stacks(pid, max(deadline - time.monotonic(), 0)) for rank, pid in running.items()}
+    for pid in running.values():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGABRT)
     deadline = time.monotonic() + _ABORT_SECONDS
     while time.monotonic() < deadline and not running.keys() <= _read_endings(ranks).keys():
         time.sleep(_PAUSE_SECONDS)
@@ -292,16 +284,17 @@ def _native_stacks(place: Place) -> dict[int, str]:
 def _describe_remaining(name: str, launcher: int) -> list[str]:
     """Return what still runs of a job whose ranks have ended, except its launcher and what is about to end."""
 
-    def remaining() -> list[psutil.Process]:
-        return [process for process in processes_of(name) if process.pid != launcher]
+    def remaining() -> list[int]:
+        return [pid for pid in processes_of(name) if pid != launcher]
 
     deadline = time.monotonic() + _DYING_SECONDS
     while remaining() and time.monotonic() < deadline:
         time.sleep(_PAUSE_SECONDS)
     descriptions = []
-    for process in remaining():
-        with suppress(psutil.Error):
-            descriptions.append(f"{process.pid}: {' '.join(process.cmdline())}")
+    for pid in remaining():
+        with suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            descriptions.append(f"{pid}: {command.strip()}")
     return descriptions
 
 

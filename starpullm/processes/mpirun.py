@@ -58,6 +58,14 @@ def host_name() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
+def load_average() -> float | None:
+    """Return how many processes ran or waited in the last minute; None if the system doesn't say."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
+
+
 def outside_of_jobs(environment: Mapping[str, str], *, on_this_machine: bool) -> dict[str, str]:
     """Return an environment without the variables of the MPI job in which this process is a rank, if it is one.
 
@@ -75,7 +83,7 @@ def mpi_parameters(temporary: Path, memory: Path) -> dict[str, str]:
     """Return the variables that tell Open MPI where to put its files and its shared memory, and when to kill ranks."""
     # mpirun sends the other ranks of one that has failed SIGTERM and, a second later, SIGKILL. On a busy machine they
     # need longer to say where they were.
-    patience = 1 + min(int(os.getloadavg()[0] / (os.cpu_count() or 1)), 9)
+    patience = 1 + min(int((load_average() or 0) / (os.cpu_count() or 1)), 9)
     return {
         "OMPI_MCA_odls_base_sigkill_timeout": str(patience),
         "OMPI_MCA_orte_tmpdir_base": str(temporary),

@@ -11,6 +11,8 @@ import argparse
 import math
 import os
 import pickle
+import resource
+import select
 import signal
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -316,17 +318,16 @@ def _write(text: str) -> None:
 
 def _write_stacks(rank: int, pid: int) -> None:
     """Write the native stacks of a rank that hangs; end it, upon which pytest's faulthandler there writes Python's."""
-    import psutil
-
+    from starpullm.processes.guard import process_end
     from starpullm.processes.stacks import native_stacks
 
     _write(f"---- native stacks of rank {rank}\n{native_stacks(pid, _STACKS_SECONDS)}")
     _write(f"---- stacks of Python of rank {rank}")
-    with suppress(psutil.Error, OSError):
-        process = psutil.Process(pid)
-        process.rlimit(psutil.RLIMIT_CORE, (0, process.rlimit(psutil.RLIMIT_CORE)[1]))  # a core file would stay
-        process.send_signal(signal.SIGABRT)
-        process.wait(_ABORT_SECONDS)
+    with suppress(OSError):
+        _, most = resource.prlimit(pid, resource.RLIMIT_CORE)
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, most))  # a core file would stay
+        os.kill(pid, signal.SIGABRT)
+        select.select([process_end(pid)], [], [], _ABORT_SECONDS)
 
 
 def _ranks_text(ranks: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -435,9 +435,10 @@ def _require(possible: bool) -> None:
 
 def _yield_to_all() -> None:
     """Let this thread, and those that it starts, run on one processor only, and there after all other threads."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    niceness = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(niceness, 10))
+    with suppress(PermissionError):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(niceness, 10))
 
 
 def _description(settings: Settings, **sizes: int) -> Description:

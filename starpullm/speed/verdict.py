@@ -6,17 +6,20 @@ SciPy is imported here alone, when it is first needed, so that everything else w
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from starpullm.errors import MissingDependencyError
+from starpullm.processes.mpirun import load_average
 
 RESOLUTION = 0.05
 """The slowdown that must be excluded before a build is called unchanged."""
@@ -28,6 +31,7 @@ _QUIET = 1.25  # the ratio of two measurements of one limit, at most, where noth
 _CUT = 0.25  # of the values, at each end
 _RESAMPLES = 4_000
 _RESAMPLES_AT_ONCE = 500  # so that they stay in the cache
+_STEAL = 7  # which of a processor's times in /proc/stat is the one that other virtual machines had
 _SEED = 1  # of the bootstrap: the same measurements have the same verdict
 
 
@@ -164,18 +168,27 @@ class NoiseMeter:
     """What else used the machine since the meter was made."""
 
     def __init__(self) -> None:
-        self._load = psutil.getloadavg()[0]
-        psutil.cpu_times_percent()  # the next call's percentages are of the time since this one
+        self._load, self._before = load_average(), _times()
 
     def sentence(self, what: str, ranges: Sequence[tuple[float, float]]) -> str:
         """Return in a line: the load before, the time stolen by the hypervisor, and the largest range of a speed.
 
-        `ranges` has the least and the most of several measurements of the speed that `what` names.
+        `ranges` has the least and the most of several measurements of the speed that `what` names. What the system
+        doesn't say is left out.
         """
-        parts = [
-            f"load {self._load:.2f} on {psutil.cpu_count()} processors before",
-            f"{getattr(psutil.cpu_times_percent(), 'steal', 0.0):.1f}% of their time stolen by other machines",
-        ]
+        parts = []
+        if self._load is not None:
+            parts.append(f"load {self._load:.2f} on {os.cpu_count()} processors before")
+        if len(passed := _times() - self._before):
+            stolen = passed[_STEAL] / max(passed.sum(), 1)
+            parts.append(f"{stolen:.1%} of the processors' time stolen by other machines")
         if ranges:
             parts.append(f"{what} measured within {max(high / low for low, high in ranges) - 1:.1%}")
-        return f"noise: {', '.join(parts)}"
+        return f"noise: {', '.join(parts) or 'not known'}"
+
+
+def _times() -> NDArray[np.int64]:
+    """Return the times that all processors have spent as proc(5) lists them, up to `_STEAL`; none if unknown."""
+    with suppress(OSError):
+        return np.array(Path("/proc/stat").read_text("ascii").partition("\n")[0].split()[1 : _STEAL + 2], np.int64)
+    return np.array([], np.int64)

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from starpullm.errors import MissingDependencyError, RuntimeFailureError
@@ -25,6 +26,13 @@ from starpullm.processes.mpirun import mpirun_command
 from starpullm.processes.progress import Phase
 
 TIME_LIMIT = 60.0
+
+
+def named(name: str, pids: list[int]) -> list[psutil.Process]:
+    """Return those of the processes that have this name; they may end meanwhile."""
+    return [
+        process for process in psutil.process_iter(["name"]) if process.pid in pids and process.info["name"] == name
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -356,7 +364,7 @@ def test_a_program_does_not_outlive_the_process_that_probes_it(job_name: str, tm
     )
     owner = subprocess.Popen([sys.executable, "-c", code, str(place)])
     deadline = time.monotonic() + TIME_LIMIT
-    while [process.name() for process in processes_of(job_name)].count("sleep") < 2:
+    while len(named("sleep", processes_of(job_name))) < 2:
         assert owner.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)

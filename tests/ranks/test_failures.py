@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from starpullm.processes.endings import Completed, Crashed, ExitedWith, Job, JobEnding, TimedOut
@@ -122,7 +123,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(job_name: str, tmp_path: Path,
         # The launcher, mpirun, and for each rank its keeper and its process.
         wait_until(lambda: len(processes_of(job_name)) == 2 + 2 * RANKS)
         if mpirun == "stopped":
-            (process,) = (process for process in processes_of(job_name) if process.name() == "mpirun")
+            (process,) = (found for found in map(psutil.Process, processes_of(job_name)) if found.name() == "mpirun")
             process.suspend()
         launcher.kill()
     # The guard's last act: it removes what was written while it killed.

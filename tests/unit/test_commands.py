@@ -321,7 +321,7 @@ def test_bench_tells_the_noise_and_prints_no_ratio_within_it(monkeypatch: pytest
     assert details[2].endswith("; a step waits for the running sum of wte for 41% of its time")
     assert not re.search("running sum", "".join(details[:2]))
     assert re.fullmatch(
-        r"noise: load \d+\.\d\d on \d+ processors before, \d+\.\d% of their time stolen by other machines, "
+        r"noise: load \d+\.\d\d on \d+ processors before, \d+\.\d% of the processors' time stolen by other machines, "
         r"the limit measured within 100\.0%",
         last,
     )

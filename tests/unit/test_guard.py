@@ -11,15 +11,15 @@ import pytest
 
 from starpullm.processes.guard import process_end
 
-
-def refuse(_: int) -> int:
-    """Stand in for the call on Linux before 5.3."""
-    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+ERRORS = {"an older Linux": errno.ENOSYS, "a container": errno.EPERM}
 
 
-@pytest.mark.parametrize("system", ["this one", "an older Linux", "an older Python"])
+@pytest.mark.parametrize("system", ["this one", "an older Python", *ERRORS])
 def test_the_end_of_a_process(monkeypatch: pytest.MonkeyPatch, system: str) -> None:
-    if system == "an older Linux":
+    def refuse(_: int) -> int:
+        raise OSError(ERRORS[system], os.strerror(ERRORS[system]))
+
+    if system in ERRORS:
         monkeypatch.setattr(os, "pidfd_open", refuse, raising=False)
     elif system == "an older Python":
         monkeypatch.delattr(os, "pidfd_open", raising=False)

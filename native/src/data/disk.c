@@ -267,7 +267,7 @@ static struct starpu_disk_ops operations = {.plug = plug,
 static int open_unnamed(const char *folder, int flags)
 {
     int descriptor = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
-    if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
+    if (descriptor >= 0)
         return descriptor;
     char path[4096];
     const int length = snprintf(path, sizeof path, "%s/.starpullm-offload-XXXXXX", folder);
@@ -276,8 +276,9 @@ static int open_unnamed(const char *folder, int flags)
         return -1;
     }
     descriptor = mkostemp(path, O_CLOEXEC | flags);
-    if (descriptor >= 0)
-        unlink(path);
+    const int error = errno;
+    unlink(path); /* is there, too, if it can't be opened with these flags */
+    errno = error;
     return descriptor;
 }
 
@@ -287,9 +288,9 @@ static status open_file(const char *folder)
     disk.descriptor = open_unnamed(folder, O_DIRECT);
     if (disk.descriptor < 0 && errno == EINVAL)
         disk.descriptor = open_unnamed(folder, 0);
-    if (disk.descriptor < 0 || fstatfs(disk.descriptor, &system) != 0)
+    if (disk.descriptor < 0)
         return file_error(errno, "offload: %s: no file can be made in this folder", folder);
-    if (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC)
+    if (fstatfs(disk.descriptor, &system) == 0 && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC))
         return invalid_argument("offload: %s: found a file system in memory, expected one on a disk", folder);
     return STARPULLM_OK;
 }
@@ -374,7 +375,7 @@ static int reserve_file(off_t from, off_t bytes)
     struct statvfs system;
     if (bytes == 0 || fallocate(disk.descriptor, 0, from, bytes) == 0)
         return 0;
-    if (errno != EOPNOTSUPP || fstatvfs(disk.descriptor, &system) != 0)
+    if (!is_unavailable(errno) || fstatvfs(disk.descriptor, &system) != 0)
         return errno;
     return (int64_t)(system.f_bavail * system.f_frsize) < bytes ? ENOSPC : 0;
 }

@@ -247,8 +247,11 @@ static status create_beside(struct output_file *file)
     }
     if (!S_ISREG(old.st_mode))
         return not_regular(file->path, old.st_mode);
-    if (faccessat(file->folder, file->name, W_OK, AT_EACCESS) != 0)
+    /* Some containers refuse the system call of faccessat(). */
+    const int writable = TEMP_FAILURE_RETRY(openat(file->folder, file->name, O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    if (writable < 0)
         return file_error(errno, "%s: replace", file->path);
+    close(writable);
     TRY(create_unique(file, 0600));
     if (fchmod(file->descriptor, old.st_mode & 0777) != 0)
         return file_error(errno, "%s: chmod temporary file %s", file->path, file->temporary);

@@ -41,7 +41,7 @@ static bool is_held_by_others(int error_number)
 
 static bool has_no_locks(int error_number)
 {
-    return error_number == ENOLCK || error_number == EOPNOTSUPP || error_number == EINVAL || error_number == ENOSYS;
+    return error_number == ENOLCK || error_number == EINVAL || is_unavailable(error_number);
 }
 
 /* In one write, so that a reader sees the old owner or the new one. */

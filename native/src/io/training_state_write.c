@@ -87,8 +87,7 @@ static status open_temporary(struct training_state_writer *writer)
     writer->step.descriptor = -1; /* the file closes it */
     TRY(output_open_temporary(&writer->file, folder, writer->name, writer->path, temporary));
     const int descriptor = writer->file.descriptor;
-    if (TEMP_FAILURE_RETRY(fallocate(descriptor, 0, 0, writer->file_bytes)) != 0 && errno != EOPNOTSUPP &&
-        errno != ENOSYS)
+    if (TEMP_FAILURE_RETRY(fallocate(descriptor, 0, 0, writer->file_bytes)) != 0 && !is_unavailable(errno))
         return file_error(errno, "%s: reserve %" PRId64 " bytes for temporary file %s", writer->path,
                           writer->file_bytes, temporary);
     (void)fcntl(descriptor, F_SETFL, O_DIRECT); /* where the file system can */

@@ -13,6 +13,7 @@ struct topology {
     int first_unit[TOPOLOGY_MAX_CORES]; /* of each core in `cores`: its first processing unit's logical number */
     int processing_units, numa_nodes;
     int synthetic; /* not the real machine's topology: threads can't be bound */
+    bool may_bind; /* nor where a container refuses that */
     char processor[128];
 };
 

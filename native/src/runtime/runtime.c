@@ -50,7 +50,7 @@ static int64_t threads_of(const struct starpullm_runtime_options *options)
 static void choose_cores(struct starpu_conf *conf, bool *unbound, const struct topology *topology,
                          const struct ranks *ranks, int threads)
 {
-    *unbound = topology->synthetic || topology->cores < ranks->threads_here;
+    *unbound = !topology->may_bind || topology->cores < ranks->threads_here;
     if (*unbound)
         return;
     conf->use_explicit_workers_bindid = 1;
@@ -93,7 +93,7 @@ static status start_starpu(const struct starpullm_runtime_options *options, cons
     conf.sched_policy_name = options->scheduler;
     conf.catch_signals = 0; /* they are the application's */
     conf.will_use_mpi = ranks->size > 1;
-    bool unbound = topology->synthetic;
+    bool unbound = !topology->may_bind;
     if (ranks->local_size > 1)
         choose_cores(&conf, &unbound, topology, ranks, threads);
 

@@ -2,6 +2,7 @@
 #include "runtime/machine.h"
 
 #include <hwloc.h>
+#include <sched.h>
 #include <stdio.h>
 
 /* The cores of which the process may use a processing unit. Where hwloc knows of no cores, StarPU and this file take
@@ -24,6 +25,13 @@ static void read_cores(hwloc_topology_t hwloc, struct topology *topology)
     hwloc_bitmap_free(binding);
 }
 
+/* Asks for what is so already. On a machine of more processors than a set has, StarPU asks. */
+static bool may_bind(void)
+{
+    cpu_set_t own;
+    return sched_getaffinity(0, sizeof own, &own) != 0 || sched_setaffinity(0, sizeof own, &own) == 0;
+}
+
 status topology_read(struct topology *topology)
 {
     hwloc_topology_t hwloc;
@@ -37,6 +45,7 @@ status topology_read(struct topology *topology)
     topology->processing_units = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_PU);
     topology->numa_nodes = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_NUMANODE);
     topology->synthetic = !hwloc_topology_is_thissystem(hwloc);
+    topology->may_bind = !topology->synthetic && may_bind();
     const char *model = NULL;
     hwloc_obj_t package = hwloc_get_obj_by_type(hwloc, HWLOC_OBJ_PACKAGE, 0);
     if (package)
