@@ -252,9 +252,9 @@ def _train(
             _run_steps(run, steps, reports, log, say)
             validate("after", run.steps)
         except NotFiniteError:
-            last_good = first_step - 1 + sum(np.isfinite(report.loss) for report in reports)
-            if states and last_good in saved_steps:
-                _set_aside(trainer, states / f"step-{last_good:012}")
+            last_finite = first_step - 1 + sum(np.isfinite(report.loss) for report in reports)
+            if saved_steps and states:
+                _set_aside(trainer, states / f"step-{last_finite:012}")
             raise
         _save_results(run, trainer, recording, say)
     return {
@@ -293,12 +293,12 @@ def _run_steps(
 
 
 def _set_aside(trainer: Trainer, state: Path) -> None:
-    """Rename a state that leads to a loss that isn't finite, so that no run resumes from it."""
+    """Rename a state that leads to a loss that isn't finite, if there is one, so that no run resumes from it."""
     new = state.with_name(f"not-finite-{state.name}")
     trainer.wait_saved()
     if trainer.runtime.comm:
         trainer.runtime.comm.Barrier()
-    if trainer.runtime.rank == 0:
+    if trainer.runtime.rank == 0 and state.is_dir():
         shutil.rmtree(new, ignore_errors=True)
         with file_errors(state, "renamed"):
             state.rename(new)

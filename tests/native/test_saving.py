@@ -297,6 +297,9 @@ def test_a_loss_that_is_not_finite_ends_the_run(states: Path, tiny_tokens: Path)
     going_on = json.loads(train("--resume", third, *options, *huge, "--keep-going", "--json").check().stdout)
     assert going_on["losses"] == [None] * 6
     assert names_in(states) == [".lock", third.name, "step-000000000002"]
+    third.rename(states / "step-000000000003")  # as if the run had been killed before it knew the loss of step 4
+    train("--resume", states, *options, *huge).check(4)
+    assert names_in(states) == [".lock", third.name, "step-000000000002"]
     train("--resume", states, *options, "--steps", 3).check()
     assert names_in(states) == [".lock", third.name, "step-000000000002", "step-000000000003"]
 
