@@ -59,9 +59,8 @@ static size_t even_part(size_t items, size_t most, size_t grain)
     return rounded_up(parts_of(items, parts_of(items, most)), grain);
 }
 
-struct blocking SIMD_NAME(blocking_forward)(size_t m, size_t n, size_t k)
+struct blocking SIMD_NAME(blocking_forward)(size_t n, size_t k)
 {
-    (void)m;
     const size_t fitting = LARGEST_B / k / NR * NR, most = smaller(fitting ? fitting : NR, forward.NC);
     const size_t NC = even_part(n, most, NR);
     return (struct blocking){.MC = forward.MC, .KC = even_part(k, forward.KC, LANES), .NC = NC, .NG = NC};
@@ -73,9 +72,8 @@ struct blocking SIMD_NAME(blocking_backward_input)(size_t m, size_t n, size_t k)
     return (struct blocking){.MC = rounded_up(m, MR), .KC = KC, .NC = NC, .NG = NC};
 }
 
-struct blocking SIMD_NAME(blocking_backward_weight)(size_t m, size_t n, size_t k)
+struct blocking SIMD_NAME(blocking_backward_weight)(size_t n, size_t k)
 {
-    (void)m;
     const size_t MC = backward_weight.MC, KC = even_part(k, backward_weight.KC, LANES), columns = group_room / KC;
     const size_t fitting = columns > MC ? columns - MC : 0;
     return (struct blocking){.MC = MC,

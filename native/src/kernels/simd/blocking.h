@@ -21,9 +21,9 @@ struct blocking {
 /* Derives the block sizes from these caches; not while kernels run. */
 void SIMD_NAME(fit_caches)(const struct caches *caches);
 
-struct blocking SIMD_NAME(blocking_forward)(size_t m, size_t n, size_t k);
+struct blocking SIMD_NAME(blocking_forward)(size_t n, size_t k);
 struct blocking SIMD_NAME(blocking_backward_input)(size_t m, size_t n, size_t k);
-struct blocking SIMD_NAME(blocking_backward_weight)(size_t m, size_t n, size_t k);
+struct blocking SIMD_NAME(blocking_backward_weight)(size_t n, size_t k);
 
 /* The KC of attention's products. */
 size_t SIMD_NAME(blocking_attention_KC)(void);

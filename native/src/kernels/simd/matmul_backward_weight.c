@@ -106,7 +106,7 @@ static void backward_weight_columns(const struct backward_weight *w, size_t jc, 
 /* Loops 5 and 4. false: there is no memory to pack. */
 static bool backward_weight_packed(struct backward_weight *w)
 {
-    const struct blocking blocking = SIMD_NAME(blocking_backward_weight)(w->m, w->n, w->k);
+    const struct blocking blocking = SIMD_NAME(blocking_backward_weight)(w->n, w->k);
     w->blocking = blocking;
     w->b = kernels_scratch((blocking.NC + blocking.MC) * blocking.KC);
     if (!w->b)

@@ -129,7 +129,7 @@ static void forward_columns(const struct forward *f, size_t jc, size_t nc)
 /* Loop 5. false: there is no memory to pack. */
 static bool forward_packed(struct forward *f)
 {
-    const struct blocking blocking = SIMD_NAME(blocking_forward)(f->m, f->n, f->k);
+    const struct blocking blocking = SIMD_NAME(blocking_forward)(f->n, f->k);
     f->blocking = blocking;
     f->ldsums = row_distance(blocking.NC);
     f->b = kernels_scratch(blocking.NC * f->k + blocking.MC * f->ldsums +
