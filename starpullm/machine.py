@@ -167,8 +167,12 @@ def own_cores() -> set[tuple[str, ...]]:
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use, without asking hwloc: Linux's, or those of ``HWLOC_SYNTHETIC``."""
-    levels = re.sub(r"\(.*?\)", "", os.environ.get("HWLOC_SYNTHETIC", "")).lower().split()
+    """Return how many cores this process may use, without asking hwloc: Linux's, or those of hwloc's two variables."""
+    synthetic, xml = os.environ.get("HWLOC_SYNTHETIC", ""), Path(os.environ.get("HWLOC_XMLFILE", ""))
+    if not synthetic and xml.is_file():
+        objects = xml.read_text("utf-8", "replace")
+        return objects.count('type="Core"') or objects.count('type="PU"')
+    levels = re.sub(r"\(.*?\)", "", synthetic).lower().split()
     cores = 1
     for kind, _, count in (level.partition(":") for level in levels):
         if not count.isdigit():

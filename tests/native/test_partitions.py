@@ -6,6 +6,7 @@ Partitions of one thread per worker are in test_parity.py.
 from __future__ import annotations
 
 import ctypes
+import json
 import subprocess
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from starpullm.checks.cases import Case
 from starpullm.checks.place import Workplace
 from starpullm.checks.threads import Threads
 from starpullm.golden.records import shipped_record
+from starpullm.machine import count_cores
 
 from .children import TWO_CORES, run_cli, run_function
 from .tiny import batch, bits_of, tiny_trainer
@@ -50,6 +52,39 @@ def test_synthetic_topologies(topology: str, partitions: tuple[str, ...]) -> Non
             *(option for partition in partitions for option in ("--partition", partition)),
             *("--sub-batches", sub_batches),
         )
+
+
+def write_units(path: Path, count: int) -> None:
+    """Write a topology of so many processing units without cores, as hwloc's 2.x lstopo does."""
+    nodes = 'nodeset="0x1" complete_nodeset="0x1"'
+
+    def sets(units: int) -> str:
+        return f'cpuset="{units:#x}" complete_cpuset="{units:#x}" {nodes}'
+
+    units = "".join(f'<object type="PU" os_index="{n}" {sets(1 << n)} gp_index="{n + 3}"/>' for n in range(count))
+    every = sets((1 << count) - 1)
+    path.write_text(
+        '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology version="2.0">\n'
+        f'<object type="Machine" os_index="0" {every} gp_index="1">\n'
+        f'<object type="NUMANode" os_index="0" {every} gp_index="2" local_memory="1073741824"/>\n'
+        f"{units}\n</object>\n</topology>\n",
+        "utf-8",
+    )
+
+
+def test_processing_units_without_cores_are_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that hides which units belong together."""
+    topology = tmp_path / "units.xml"
+    write_units(topology, 4)
+    environment = {"HWLOC_XMLFILE": str(topology)}
+    monkeypatch.setenv("HWLOC_XMLFILE", str(topology))
+    monkeypatch.delenv("HWLOC_SYNTHETIC", raising=False)
+    described = json.loads(run_cli("doctor", "--json", environment=environment).check().stdout)
+    assert (described["cores"], described["processing_units"], count_cores()) == (4, 4, 4)
+    assert described["partitions"] == ["1x4", "2x2", "4x1"]
+    tiny = ("tiny", "--partition", "4x1", "--partition", "2x2")
+    assert_parity(environment, "parity: 1140 tensors over 6 steps, 0 differ", *tiny)
+    assert_parity({"HWLOC_SYNTHETIC": "pu:4"}, "parity: 1140 tensors over 6 steps, 0 differ", *tiny)
 
 
 def test_six_workers_of_six_threads() -> None:

@@ -5,8 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* graph_test starts no task before starpu_do_schedule(), which nothing here calls. All others have been tried with
- * StarPU 1.4.10, on 1x1, 2x1 and 1x2 and on two ranks. */
+/* graph_test starts no task before starpu_do_schedule(), which nothing here calls; all others of StarPU 1.4.10 do. */
 const char *starpullm_scheduler_name(size_t index)
 {
     struct starpu_sched_policy **policies = starpu_sched_get_predefined_policies();

@@ -5,8 +5,7 @@
 #include <sched.h>
 #include <stdio.h>
 
-/* The cores of which the process may use a processing unit. Where hwloc knows of no cores, StarPU and this file take
- * the units for them: some containers hide which belong together. */
+/* The cores of which the process may use a processing unit; where hwloc knows of no cores, the units, as in StarPU. */
 static void read_cores(hwloc_topology_t hwloc, struct topology *topology)
 {
     hwloc_bitmap_t binding = hwloc_bitmap_alloc();
