@@ -9,7 +9,6 @@ MODULES = (
     "reduction",
     "learning",
     "same_bits",
-    "pruning",
     "transfers",
     "growth",
     "offload",

@@ -74,15 +74,6 @@ class Observer:
         (counts,) = prototypes.results("session_instrument_counts", self._trainer._handle)
         return counts
 
-    def share(self) -> Any:
-        """Return how many ``handles`` this rank has, has ``submitted`` tasks, and ``exchanged`` with other ranks.
-
-        ``planned_written`` and ``planned_read`` are the bytes that a step moves between memory and disk by a model of
-        them, with the runtime's ``offload_plan``.
-        """
-        (share,) = prototypes.results("session_share", self._trainer._handle)
-        return share
-
     def findings(self) -> list[InstrumentFinding]:
         """Wait for all submitted tasks and return what the instruments found since the last ``clear_trace``.
 

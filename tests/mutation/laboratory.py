@@ -37,6 +37,7 @@ from starpullm.speed.turns import taking_turns, with_control
 from starpullm.speed.workload import Workload
 
 from ..native.limits.scarcity import scarce_kernels
+from ..ranks.test_shares import shares_of_ranks
 from .generated.stages import Stage, Workplace
 from .mutants import Builder
 from .patches import Patch
@@ -54,7 +55,7 @@ TIME_LIMIT_CATCH = "time limit"
 
 PROJECTS_TESTS = "project's tests"
 """What catches a defect of the package: tests of the loader, of conversions, and of `starpullm train`; and a defect of
-kernels that have no memory."""
+kernels that have no memory, or of what a rank registers, submits and exchanges."""
 
 FOUND, SECONDS = "found", "seconds"
 """The properties of a test that the list at the end of the run is made of."""
@@ -123,9 +124,11 @@ class Laboratory:
             lambda: self._pool.call(ranks, run_check, time_limit=TIME_LIMIT, **arguments),
         )
 
-    def test(self, name: str, check: Callable[..., Result]) -> Iterator[Catch]:
-        """Yield what one of the project's own checks has found in a process without a runtime."""
-        call = partial(self._pool.call, 1, check, time_limit=TIME_LIMIT, counts_allocations=True)
+    def test(
+        self, name: str, check: Callable[..., Result], where: RuntimeConfiguration | int = 1, **arguments: Any
+    ) -> Iterator[Catch]:
+        """Yield what one of the project's own checks has found, by default in a process without a runtime."""
+        call = partial(self._pool.call, where, check, time_limit=TIME_LIMIT, **arguments)
         yield from self._judge(name, "", call)
 
     def _judge(self, name: str, where: str, call: Callable[[], Reply]) -> Iterator[Catch]:
@@ -296,6 +299,13 @@ def offloading(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         yield from laboratory.alone(name, Case("small", 2, "ordered", what=plan, recompute=recompute, seed=SEED))
 
 
+def projects_tests(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Let allocations of kernels fail, and count what each of two ranks has."""
+    yield from laboratory.test(name, scarce_kernels, counts_allocations=True)
+    for reduction in ALL:
+        yield from laboratory.test(name, shares_of_ranks, RANKS, reduction=reduction)
+
+
 def kernel_bits(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare the kernels of all SIMD levels."""
     for kernel in CASES:
@@ -358,13 +368,12 @@ CHECKS: dict[str, Check] = {
     "messages of stages": messages_of_stages,
     "gradient error over ranks": registered("gradient bounds", *ALL, place=RANKS, sub_batches=1),
     "training over ranks": training_over_ranks,
-    "shares of ranks": registered("shares of ranks", *ALL, place=RANKS, sub_batches=1),
     "scenarios": scenarios,
     "offloading": offloading,
     "memory growth": registered("growth over steps", "ordered"),
     "memory growth, trainers": registered("growth over trainers", "ordered"),
     "kernel bits": kernel_bits,
-    PROJECTS_TESTS: lambda laboratory, name: laboratory.test(name, scarce_kernels),
+    PROJECTS_TESTS: projects_tests,
     "throughput": speed,
 }
 """By name, the cheapest first."""

@@ -32,7 +32,6 @@ TRAINER_CALLS: dict[str, Callable[[Trainer, str], object]] = {
     "counts": lambda trainer, path: Observer(trainer).counts(),
     "hold": lambda trainer, path: Observer(trainer).hold(),
     "release": lambda trainer, path: Observer(trainer).release(),
-    "share": lambda trainer, path: Observer(trainer).share(),
 }
 
 # These need only what the trainer keeps in Python.

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from starpullm import Runtime, Trainer
-from starpullm.checks.observer import Observer
+from starpullm.binding import prototypes
 from starpullm.checks.offload import damage, unnamed_files
 from starpullm.checks.place import limited_files
 from starpullm.data.generator import generate_checkpoint, generate_tokens
@@ -250,7 +250,7 @@ def train_large(path: str, small: str, folder: str, plan: str, steps: int) -> tu
                 trainer.step(*tokens)
                 trainer.wait()
             last = runtime.offloaded()
-            share = Observer(trainer).share()
+            (share,) = prototypes.results("session_share", trainer._handle)
         moved = [(last.written - first.written) / steps, (last.read - first.read) / steps]
         return memory("VmHWM") - before, moved, [share.planned_written, share.planned_read]
 
