@@ -110,7 +110,7 @@ struct starpullm_runtime_options {
     const char *blas_library;
     /* NULL: data stay in memory. Otherwise a folder on a disk: data that aren't used move there, into a file without a
      * name, so that no more than memory_limit bytes of data are in memory. On one rank, without STARPULLM_AUDIT and
-     * `redux`. A request to the disk that fails is a failure of the tasks of all sessions. */
+     * `redux`, with eager, lws, prio, random or ws. A request to the disk that fails, fails all sessions' tasks. */
     const char *offload;
     int64_t memory_limit; /* bytes, with offload */
     int32_t offload_plan; /* enum starpullm_offload_plan */
@@ -186,7 +186,7 @@ struct starpullm_session_options {
     int32_t weight_gradient_tiles; /* sums by rows of each weight's gradient, if ordered; 0: by model and workers */
     float learning_rate, beta1, beta2, eps, weight_decay;
     int32_t keep_activations; /* 1: the intermediates of all layers can be read back after a step */
-    int32_t steps_in_flight;  /* the most submissions that are unfinished at a time; at least 1 */
+    int32_t steps_in_flight;  /* the most submissions that are unfinished at a time; 1 to 1024 */
     int32_t trace;            /* 1: record every task */
     int32_t instruments;  /* sum of enum starpullm_instrument; 0: none. They need the trace: findings name its tasks */
     int32_t max_delay_us; /* of STARPULLM_DELAY; at most a second */
