@@ -264,4 +264,4 @@ def test_durations_of_another_run(tmp_path: Path) -> None:
     assert other.stderr.startswith(f"Error: durations in {trace}: found no encoder_forward with accesses of")
     trace.write_bytes(b"none")
     damaged = run_cli("predict", "--model", "tiny", "--durations", trace).check(2)
-    assert damaged.stderr.startswith(f"Error: {trace}: expected a starpullm trace, a zip archive")
+    assert damaged.stderr.startswith(f"Error: {trace}: expected a starpullm trace, found text")
