@@ -48,6 +48,10 @@ def test_site(tmp_path: Path) -> None:
     assert len(functions) > 20
     assert {f"c.{name}" for name in functions} <= anchors
     page = re.sub(r"<[^>]*>", "", reference)
+    assert "trainer.submit(inputs, targets)" in page
+    start = (html / "start.html").read_text("utf-8")
+    assert 'href="reference.html#python-api"' in start
+    assert ".md" not in re.sub(r"<[^>]*>", "", start)  # the path of a page instead of a link to it
     types = re.findall(r"^((?:struct|enum) \w+) \{", header, re.MULTILINE)
     assert [name for name in types if f"{name} {{" not in page] == []
     assert "----" not in page
