@@ -25,6 +25,8 @@ FLAGS = (
 ).split()
 
 # Before anything else on the page: what goes wrong, also while something is loaded.
+NARROWEST_WINDOW = 500
+
 BEGIN = "window.errors = []; addEventListener('error', (event) => errors.push(event.message ?? 'not loaded'), true)"
 
 # After everything: the answer becomes an element of the page, which Chromium prints.
@@ -33,7 +35,7 @@ addEventListener('load', () => setTimeout(() => {
   const answer = document.createElement('pre')
   answer.id = 'answer'
   answer.textContent = JSON.stringify((() => { QUESTION })())
-  document.body.append(answer)
+  window.parent.document.body.append(answer)
 }, 200))
 """
 
@@ -46,6 +48,8 @@ def ask(page: Path, question: str, *, width: int = 1440, dark: bool = False) -> 
     text = page.read_text()
     text = text.replace("<head>", f"<head><script>{BEGIN}</script>")
     text = text.replace("</body>", f"<script>{END.replace('QUESTION', question)}</script></body>")
+    if width < NARROWEST_WINDOW:  # the page in a frame
+        text = f'<body><iframe style="width: {width}px; border: 0" srcdoc="{html.escape(text)}"></iframe></body>'
     changed = page.with_name("asked.html")
     changed.write_text(text)
     profile = page.with_name("profile")
@@ -70,6 +74,7 @@ for (const group of [all('main > section, header, footer'), all('.card'), all('a
 // What isn't inside a region that scrolls by itself has to fit into the window.
 const wide = all('body *').filter((e) => !e.closest('.wide') && !e.closest('svg') && !e.closest('.skip'))
   .filter((e) => e.getBoundingClientRect().right > window.innerWidth + 1).map(name)
+const cut = all('.wide').filter((e) => window.innerWidth < 500 && e.scrollWidth > e.clientWidth).map(name)
 const empty = all('main > section, .card, figure').filter((e) => e.getBoundingClientRect().height < 40
   || (e.tagName !== 'FIGURE' && e.innerText.trim().split('\\n').length < 2)).map(name)
 // WCAG 2: the contrast of texts with what lies behind them.
@@ -93,7 +98,7 @@ for (const e of all('p, li, td, th, a, h1, h2, h3, summary, code, pre, caption, 
 }
 const loaded = performance.getEntriesByType('resource').map((entry) => entry.name)
 return {
-  errors: window.errors, overlaps, wide, empty, poor: [...poor],
+  errors: window.errors, overlaps, wide, cut, empty, poor: [...poor],
   loaded: loaded.filter((url) => !url.startsWith('data:')),
   scrolls: document.documentElement.scrollWidth > window.innerWidth,
   // What scrolls gets the keyboard's focus, and landmarks and pictures have names.
@@ -109,6 +114,8 @@ return {
     [
         pytest.param(passing(), 1024, False, id="passing"),
         pytest.param(failing(), 1440, True, id="failing"),
+        pytest.param(failing(), 420, False, id="narrow"),
+        pytest.param(failing(), 320, True, id="narrowest"),
         pytest.param(killed(), 1024, True, id="killed"),
     ],
 )
