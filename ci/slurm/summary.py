@@ -120,12 +120,11 @@ def part_summary(own: Path, name: str) -> dict[str, Any]:
     if report is not None:
         tests = report.get("tests", [])
         counts = Counter(test["outcome"] for test in tests)
-        part["tests"] = {kind: counts[kind] for kind in ("passed", "failed", "skipped")}
-        part["failures"] = [
-            f"{test['test']}: {first_line(test.get('message', ''))}" for test in tests if test["outcome"] == "failed"
-        ][:_MOST_FAILURES]
-        if outcome == PASSED and not counts["passed"]:
-            part["outcome"] = NOTHING
+        part["tests"] = {kind: counts[kind] for kind in ("passed", "failed", "skipped", "unfinished")}
+        part["endings"] = Counter(ending for test in tests if (ending := test.get("ending", "")) not in ("", *counts))
+        part["failures"] = [failure_text(test) for test in tests if test["outcome"] == "failed"][:_MOST_FAILURES]
+        if outcome == PASSED and (counts["unfinished"] or not counts["passed"]):
+            part["outcome"] = NOT_ENDED if counts["unfinished"] else NOTHING
     elif outcome == PASSED:
         part["outcome"] = NOTHING  # what has passed has a report
     if part["outcome"] != PASSED:
@@ -143,7 +142,9 @@ def job_lines(job: dict[str, Any]) -> list[str]:
     for part in job["parts"]:
         lines.append(f"  {part['name']}: {_WORDS[part['outcome']]}, {part['ending']}")
         if "tests" in part:
-            lines.append("    tests: " + ", ".join(f"{count} {kind}" for kind, count in part["tests"].items()))
+            endings = ", ".join(f"{count} {ending}" for ending, count in part["endings"].items())
+            counts = ", ".join(f"{count} {kind}" for kind, count in part["tests"].items())
+            lines.append(f"    tests: {counts}" + (f" ({endings})" if endings else ""))
         lines += [f"    {line}" for line in (*part.get("failures", ()), *part.get("log_end", ()))]
         if part.get("last_line"):
             lines.append(f"    {part['last_line']}")
@@ -180,9 +181,18 @@ def text_of(path: Path) -> str:
         return ""
 
 
-def first_line(text: str) -> str:
-    """Return the first line of a text."""
-    return text.splitlines()[0] if text else ""
+def failure_text(test: dict[str, Any]) -> str:
+    """Return a failed test's checks, configuration and reason; a test without a check has its own name."""
+    every = test.get("results", [])
+    results = [result for result in every if result["outcome"] in ("failed", "no result")]
+    if results and results[0]["sentence"]:
+        return str(results[0]["lines"][0])
+    checks = ", ".join(dict.fromkeys(result["check"] for result in results or every))
+    name = f"{checks} on {test['configuration']}" if checks else test["test"]
+    lines = [line for line in test.get("message", "").splitlines() if line.strip(" |+-")] or [""]
+    errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E  ")]
+    reason = lines[-1 if "Traceback (most recent call last)" in lines[0] else 0].strip(" |")
+    return f"{name}: {errors[0] if errors else reason}"
 
 
 if __name__ == "__main__":

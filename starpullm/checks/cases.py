@@ -205,7 +205,8 @@ def find_record(name: str) -> GoldenRecord:
     """
     if name in SHIPPED_RECORDS:
         return shipped_record(name)
-    if not Path(name).exists():
+    if not name or not Path(name).exists():
+        found = f"{name}: no such file" if name else "record: found none"
         known = f"expected one or the name of a shipped record: {', '.join(SHIPPED_RECORDS)}"
-        raise FileError(f"{name}: no such file, {known}", errno.ENOENT, name)
+        raise FileError(f"{found}, {known}", errno.ENOENT, name)
     return GoldenRecord.load(name)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -106,6 +108,13 @@ class Check:
     ) -> Sequence[tuple[RuntimeConfiguration, Case]]:
         """Return the runs whose arrays are compared, the one that is compared with first."""
         raise NotImplementedError
+
+    def unfinished(self, case: Case, placement: RuntimeConfiguration | None) -> Result:
+        """Return what stands for the result of a run that has none."""
+        facts = {**case._asdict(), **(placement._asdict() if placement else {}), "record": Path(case.record).stem}
+        where = " on ".join(filter(None, (str(case), str(placement or ""))))
+        none = self.result(compared=0, undecided="no result", limit=None, **facts)
+        return replace(none, outcome=Outcome.NO_RESULT, sentence="", where=where)
 
     def run(self, place: Place, case: Case) -> Result | Arrays:
         """Run a case; over ranks on all of them, and the worst result counts. A check alone gets a ``Workplace``."""

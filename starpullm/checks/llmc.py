@@ -113,7 +113,8 @@ def run_llmc(
 
 def _reference(library: Path, record: GoldenRecord, checkpoint: Path, directory: Path) -> LlmcReference:
     if not library.is_file():
-        raise InvalidArgumentError(f"{library}: no such file, expected a shared object with llm.c's functions")
+        found = f"{library}: no such file" if library.name else "library: found none"
+        raise InvalidArgumentError(f"{found}, expected a shared object with llm.c's functions")
     key = hashlib.sha256(library.read_bytes() + record.path.read_bytes()).hexdigest()[:16]
     path = directory / f"llmc-{key}.json"
     if not path.is_file():

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Outcome, Result
+from starpullm.errors import InvalidArgumentError
 from starpullm.processes.children import find_function
 from starpullm.processes.progress import report_phase
 
@@ -24,7 +25,7 @@ def run_own(place: Place, *, location: Mapping[str, str], arguments: Mapping[str
     """Call a function by its location, and return its result, or that of its assertions if it returns nothing.
 
     The result is None if it asserts nothing either. On several ranks a failed assertion is raised: the other ranks may
-    wait for this one, so all of them are ended.
+    wait for this one, so all of them are ended. An `InvalidArgumentError` is raised if it returns anything else.
     """
     importlib.import_module("_pytest.assertion.util")._assertion_pass = _PASSES  # type: ignore[attr-defined]
     function = find_function(location, _Rewriting)
@@ -36,8 +37,10 @@ def run_own(place: Place, *, location: Mapping[str, str], arguments: Mapping[str
         if place.runtime.ranks > 1:
             raise
         return _failed(function.__name__, error, _PASSES.count - before + 1)
-    if result is not None:
+    if isinstance(result, Result):
         return result
+    if result is not None:
+        raise InvalidArgumentError(f"it returned {type(result).__name__}, expected a Result, or None after assertions")
     count = _PASSES.count - before
     if count == 0 and any(name.startswith("assert") for name in function.__code__.co_names):
         count = 1  # a function such as numpy.testing.assert_allclose

@@ -18,12 +18,13 @@ MAX_LISTED = 20
 
 
 class Outcome(Enum):
-    """How a check ended; only ``PASSED`` says that the claim holds."""
+    """How a check ended, the worst first; only ``PASSED`` says that the claim holds."""
 
-    PASSED = "passed"
     FAILED = "failed"
-    NOT_COMPARABLE = "not comparable"
+    NO_RESULT = "no result"
     INCONCLUSIVE = "inconclusive"
+    NOT_COMPARABLE = "not comparable"
+    PASSED = "passed"
 
 
 class Finding(NamedTuple):
@@ -99,12 +100,9 @@ class Result:
         return cls(**{**known, "outcome": Outcome(content["outcome"]), "findings": findings})
 
 
-_OUTCOMES = [Outcome.FAILED, Outcome.INCONCLUSIVE, Outcome.NOT_COMPARABLE, Outcome.PASSED]
-
-
 def worst_of(results: Sequence[Result]) -> Result:
     """Return the first of the ranks' results with the worst outcome, and which ranks have the same one."""
-    worst = min(results, key=lambda result: _OUTCOMES.index(result.outcome))
+    worst = min(results, key=lambda result: list(Outcome).index(result.outcome))
     same = [rank for rank, result in enumerate(results) if result.lines() == worst.lines()]
     ranks = "" if len(same) == len(results) else f"{rank_list(same)} of {len(results)}"
     return replace(worst, ranks=ranks)

@@ -222,10 +222,10 @@ def _as_test(result: Result) -> dict[str, Any]:
         "family": result.family,
         "configuration": result.where.partition(" on ")[2],
         "outcome": outcomes.get(result.outcome, "skipped"),
+        "ending": result.outcome.value,
         "seconds": 0.0,
         "message": "" if result.outcome is Outcome.PASSED else "\n".join(result.lines()),
         "results": [result.as_json()],
-        "failure": "",
     }
 
 

@@ -381,8 +381,8 @@ def _attempt(comm: Comm | None, function: Callable[[Any], Any], argument: object
         return {"value": function(argument)}
     except Exception as error:
         kind = type(error).__name__
-        text = f"{kind}: {error}" if isinstance(error, StarpullmError) else traceback.format_exc()
-        return {"kind": kind, "sentence": str(error), "text": text}
+        stack = "" if isinstance(error, StarpullmError) else f"\n{traceback.format_exc()}"
+        return {"kind": kind, "sentence": str(error), "text": f"{kind}: {error}".rstrip(": ") + stack}
 
 
 def _main(specification: Mapping[str, Any]) -> None:

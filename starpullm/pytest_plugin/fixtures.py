@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from starpullm.errors import StateError
-from starpullm.options import RuntimeConfiguration
+from starpullm.options import REDUCTIONS, RuntimeConfiguration
 from starpullm.pytest_plugin.items import entry_of
 from starpullm.pytest_plugin.options import UnknownMachineError
 from starpullm.pytest_plugin.ranks import runs_on_every_rank
@@ -175,6 +175,7 @@ class Checker:
         self._validation = validation
         self._entry = entry_of(node)
         self._entry.configuration = str(configuration) if configuration else "all"
+        self._place = f"{node.name.partition('[')[0]} on {self._entry.configuration}"
 
     def __call__(self, function: Callable[..., Result | None] | str, **arguments: Any) -> None:
         """Run a check on the test's configuration; fail or skip the test unless the check passed.
@@ -187,19 +188,23 @@ class Checker:
         from starpullm.processes.children import location_of
 
         assert self.configuration is not None
+        self.begin(getattr(function, "__name__", str(function)))
         if isinstance(function, str):
             places = (Where.EACH, Where.ONE_WORKER)
-            known = {name: check for name, check in all_checks().items() if check.needs.where in places}
+            ranks = self.configuration.ranks
+            checks = (check for check in all_checks().values() if check.needs.where in places)
+            known = {check.name: check for check in checks if check.needs.allow(ranks)}
             if function not in known:
-                self.give_up(f'starpullm_check: found "{function}", expected a function or one of {", ".join(known)}')
-            result = self._run(self.configuration, known[function], Case(**arguments))
+                self.give_up(f"found no such check for ranks {ranks}, expected a function or one of {', '.join(known)}")
+            case = Case(**{"sub_batches": 1, "reduction": REDUCTIONS[0], **arguments})
+            self._entry.results[-1] = known[function].unfinished(case, self.configuration).as_json()
+            result = self._run(self.configuration, known[function], case)
         else:
             counts = bool(arguments.pop("counts_allocations", False))
             own = {"location": location_of(function), "arguments": arguments}
             result = self._call(self.configuration, run_own, counts_allocations=counts, **own)
         if result is None:
-            name = getattr(function, "__name__", function)
-            self.give_up(f"{name} returned nothing and asserted nothing, expected a result or an assertion")
+            self.give_up("it returned nothing and asserted nothing, expected a result or an assertion")
         self.judge(result)
 
     def check(self, item: Item) -> None:
@@ -225,7 +230,7 @@ class Checker:
             for placement, case in item.parts:
                 result = self._run(placement, item.check, case, str(path))
                 if result is not None:
-                    self.judge(result)
+                    self.judge(replace(result, check=item.check.name, claim=item.check.claim))
                 with np.load(path) as file:
                     arrays[f"{case} on {placement}"] = dict(file)
                 path.unlink()
@@ -242,23 +247,34 @@ class Checker:
         self, where: RuntimeConfiguration | int, function: Callable[..., Result | None], **arguments: Any
     ) -> Result | None:
         """Return the value of an answer; fail the test if there is none."""
-        from starpullm.processes.children import Answered
+        from starpullm.processes.children import Answered, Hung, Raised
 
         try:
             reply = self._validation.pool.call(where, function, time_limit=self._validation.time_limit, **arguments)
         except StateError as error:
             self.give_up(str(error))
         if not isinstance(reply, Answered):
-            self.give_up(reply.text)
+            ending = "hit its time limit" if isinstance(reply, Hung) else "lost its process"
+            ending = "raised an exception" if isinstance(reply, Raised) else ending
+            self.give_up(reply.text.removeprefix(f"{self.configuration or 'run_check'}: "), ending)
         result: Result | None = reply.value
         return result
+
+    def begin(self, name: str) -> None:
+        """Let a check have no result until it is judged."""
+        from starpullm.checks.result import Outcome, Result
+
+        unfinished = Result(check=name, outcome=Outcome.NO_RESULT, compared=0, where=self._place)
+        self._entry.results.append(unfinished.as_json())
 
     def judge(self, *results: Result) -> None:
         """Fail or skip the test unless all checks passed."""
         from starpullm.checks.result import Outcome
 
         texts = []
-        for report in sorted(results, key=lambda report: report.outcome is not Outcome.FAILED):
+        self._entry.results.pop()
+        named = (replace(report, where=report.where or self._place) for report in results)
+        for report in sorted(named, key=lambda report: report.outcome is not Outcome.FAILED):
             self._entry.results.append(report.as_json())
             if report.outcome is not Outcome.PASSED:
                 texts += report.first_lines(MAX_LINES)
@@ -271,7 +287,11 @@ class Checker:
         if texts:
             pytest.skip("\n".join(texts))
 
-    def give_up(self, failure: str) -> NoReturn:
+    def give_up(self, failure: str, ending: str = "no result") -> NoReturn:
         """Fail the test because the check had no result; ``failure`` is all that is known of the reason."""
-        self._entry.failure = failure
-        pytest.fail(failure, pytrace=False)
+        from starpullm.checks.result import Result
+
+        sentence, *rest = failure.splitlines()
+        unfinished = replace(Result.from_json(self._entry.results[-1]), sentence=sentence)
+        self._entry.results[-1], self._entry.ending = unfinished.as_json(), ending
+        pytest.fail("\n".join([*unfinished.lines(), *rest]), pytrace=False)

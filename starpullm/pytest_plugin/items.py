@@ -45,8 +45,9 @@ class Entry:
     family: str
     configuration: str
     results: list[dict[str, Any]] = field(default_factory=list)
-    """Of its checks."""
-    failure: str = ""
+    """Of its checks; the outcome of one that has not ended is *no result*."""
+    ending: str = ""
+    """How a check has ended that has no result, in a few words."""
     reruns: int = 0
     """The attempts before this one; other plugins repeat tests."""
 
@@ -66,8 +67,8 @@ class Entry:
             for number, value in numbers.items():
                 if isinstance(value, int | float | str):
                     yield f"{check}.{number}", value
-        if self.failure:
-            yield f"{PREFIX}verdict", "no result"
+        if self.ending:
+            yield f"{PREFIX}verdict", self.ending
 
 
 _ENTRY = pytest.StashKey[Entry]()
@@ -102,10 +103,21 @@ def is_worker(config: pytest.Config) -> bool:
 def begin_attempt(item: pytest.Item) -> Entry:
     """Forget what an earlier attempt at a test has found."""
     known = item.stash.get(_ENTRY, None)
-    reruns = 0 if known is None else known.reruns + 1
-    place = item.callspec.params.get("starpullm_configuration", "-") if hasattr(item, "callspec") else "-"
-    configuration = "unknown" if isinstance(place, Exception) else str(place)
-    entry = item.stash[_ENTRY] = Entry(family_of(item), configuration, reruns=reruns)
+    entry = item.stash[_ENTRY] = new_entry(item, 0 if known is None else known.reruns + 1)
+    return entry
+
+
+def new_entry(item: pytest.Item, reruns: int = 0) -> Entry:
+    """Return what is known of a test before it has begun."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    place = parameters.get("starpullm_configuration", "-")
+    entry = Entry(family_of(item), "unknown" if isinstance(place, Exception) else str(place), reruns=reruns)
+    if "item" in parameters:
+        from starpullm.checks.items import Item
+
+        if isinstance(of := parameters["item"], Item):
+            entry.configuration = str(of.placement or "all")
+            entry.results.append(of.check.unfinished(of.case, of.placement).as_json())
     return entry
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -21,41 +22,53 @@ class Report:
         self.costs: Counter[str] = Counter()
         """Of the checks of this process, and under pytest-xdist of those of its workers: see ``Pool``."""
         self.tests: dict[str, dict[str, Any]] = {}
-        self._repeated: dict[str, list[str]] = {}
-        """By test, why its attempts failed that were repeated."""
+        self._lost: list[pytest.TestReport] = []
+
+    def expect(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
+        """Count tests as unfinished until they have ended; entries are the fields of ``Entry`` by test."""
+        unfinished = {"outcome": "unfinished", "seconds": 0.0, "message": "", "repeated": []}
+        for test, entry in entries.items():
+            self.tests.setdefault(test, {**unfinished, "test": test, **entry, "ending": "not run", "repeated": []})
 
     def add(self, report: pytest.TestReport) -> None:
         """Add a phase of a test, if the test uses the plugin."""
-        results = getattr(report, "starpullm", None)
-        if results is None:
+        found = getattr(report, "starpullm", None)
+        if found is None:
+            if str(report.when) == "???":  # pytest-xdist has lost the worker
+                self._lost.append(report)
             return
-        known = self.tests.get(report.nodeid)
+        self.expect(getattr(report, "starpullm_expected", {}))
+        self.expect({report.nodeid: found})
+        test, message = self.tests[report.nodeid], "" if report.passed else message_of(report)
+        test["seconds"] += report.duration
+        unfinished = test["outcome"] == "unfinished" and test["reruns"] == found["reruns"]
         if report.outcome not in OUTCOMES:
-            self._repeated.setdefault(report.nodeid, []).append(message_of(report))
-            self.tests.pop(report.nodeid, None)  # a teardown has failed after its test had passed
-            return
-        if known is not None and report.passed:
-            return
-        self.tests[report.nodeid] = {
-            "test": report.nodeid,
-            **results,
-            "outcome": report.outcome,
-            "seconds": report.duration + (known["seconds"] if known else 0),
-            "message": "" if report.passed else message_of(report),
-            "repeated": self._repeated.get(report.nodeid, []),
-        }
+            test["repeated"].append(message)
+            test.update(found, outcome="unfinished", ending="running", reruns=found["reruns"] + 1)
+        elif test["outcome"] == "failed":
+            test["message"] = "\n".join(filter(None, (test["message"], message)))
+        elif not report.passed or (report.when == "teardown" and unfinished):
+            test.update(found, outcome=report.outcome, message=message, ending=_ending(report, found))
+
+    def end(self) -> None:
+        """Say how tests have ended that had begun: interrupted, or lost with a worker of pytest-xdist."""
+        for test in self.tests.values():
+            test["ending"] = test["ending"].replace("running", "interrupted")
+        for report in self._lost:
+            if report.nodeid in self.tests:
+                lost = {"outcome": "failed", "ending": "lost its worker", "message": message_of(report)}
+                self.tests[report.nodeid].update(lost)
 
     def lines(self) -> list[str]:
         """Return a line for each family and configuration, the cost of the processes, and the notes."""
-        groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for test in self.tests.values():
-            groups.setdefault((test["family"], test["configuration"]), []).append(test)
+        from starpullm.report.document import counted, grouped
+
+        groups = grouped(self.tests.values(), lambda test: (test["family"], test["configuration"]))
         order = [*FAMILIES, "other"]
         rows = []
         for (family, configuration), tests in sorted(groups.items(), key=lambda item: order.index(item[0][0])):
-            counts = Counter(test["outcome"] for test in tests)
             own = sum(test["outcome"] == "passed" and not test["results"] for test in tests)
-            outcomes = [f"{counts[name]} {name}" for name in OUTCOMES if counts[name]]
+            outcomes = counted(tests)
             if own:
                 outcomes[0] += f" ({own} by own assertions)"
             flaky = sum(test["outcome"] == "passed" and test["reruns"] > 0 for test in tests)
@@ -76,6 +89,16 @@ class Report:
         if self.costs["served"]:
             lines.append(f"isolation: {self.costs['processes']} processes served {self.costs['served']} checks")
         return lines + self.notes
+
+
+def _ending(report: pytest.TestReport, found: Mapping[str, Any]) -> str:
+    """Return how a test has ended, in a few words."""
+    if report.passed or hasattr(report, "wasxfail"):
+        return "passed" if report.passed else "expected failure"
+    if report.failed and report.when in ("setup", "teardown"):
+        return f"error in {report.when}"
+    decided = (of["outcome"] for of in found["results"] if of["outcome"] not in ("passed", "no result"))
+    return found["ending"] or next(decided, report.outcome)
 
 
 def message_of(report: pytest.TestReport) -> str:

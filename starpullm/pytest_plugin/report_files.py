@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from starpullm.errors import FileError, StarpullmError
-from starpullm.pytest_plugin.items import REFUSAL, is_worker, uses_plugin
+from starpullm.pytest_plugin.items import REFUSAL, is_worker, new_entry, uses_plugin
 from starpullm.pytest_plugin.options import UnknownMachineError
 
 if TYPE_CHECKING:
@@ -34,10 +34,7 @@ class ReportFiles:
         self._config = config
         self._validation = validation
         self._results = validation.results
-        self._collected: list[str] | None = None
-        """The tests that use the plugin; None where other processes collect."""
         self._deselected: list[pytest.Item] = []
-        self._running: dict[str, None] = {}
         self._document: dict[str, Any] | None = None
         self._folder: ReportFolder | None = None
         self._not_chosen: list[LeftOut] | None = None
@@ -50,26 +47,23 @@ class ReportFiles:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Note what was collected, and write the first state of a folder."""
-        if REFUSAL in self._config.stash:
+        if REFUSAL in self._config.stash or self._config.option.collectonly:
             return
-        self._collected = [item.nodeid for item in session.items if uses_plugin(item)]
-        if self._collected and not self._config.option.collectonly:
-            self._renew()
+        self._results.expect({item.nodeid: vars(new_entry(item)) for item in session.items if uses_plugin(item)})
+        self._renew()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Say that a test has begun."""
-        self._running[nodeid] = None
+        if (test := self._results.tests.get(nodeid)) and test["outcome"] == "unfinished":
+            test["ending"] = "running"
         self._renew()
-
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Say that a test has ended, when the next one begins: so the files mostly name the test that is running."""
-        self._running.pop(nodeid, None)
 
     def finish(self, session: pytest.Session) -> None:
         """Write the final state to ``--starpullm-report`` or into pytest's cache, if a test uses the plugin."""
-        if not self._results.tests and not self._collected:
+        self._results.end()
+        if not self._results.tests:
             return
-        path = self._validation.report or (self._path_in_cache() if self._results.tests else None)
+        path = self._validation.report or self._path_in_cache()
         if path is None:
             return
         document = self._current()
@@ -77,8 +71,7 @@ class ReportFiles:
             state="ended",
             exit_status=int(session.exitstatus),
             stopped=self._stopped(session),
-            running=[],
-            not_checked=self._not_checked(ended=True),
+            not_checked=self._not_checked(),
             isolation=dict(self._results.costs) or None,
         )
         self._write_last(path, document, session)
@@ -117,7 +110,7 @@ class ReportFiles:
 
     def _renew(self) -> None:
         """Write the state so far into a folder; a failure is reported at the end, when it is tried again."""
-        if (self._collected or self._results.tests) and self._writes_folder:
+        if self._results.tests and self._writes_folder:
             with suppress(FileError):
                 self._opened_folder().renew(self._current())
 
@@ -137,7 +130,7 @@ class ReportFiles:
             arguments = [str(argument) for argument in self._config.invocation_params.args]
             self._document = new_document("pytest", arguments, ranks=options.ranks, seed=options.seed)
             self._document["time"] = self._start
-        if self._document["environment"] is None and (self._collected or self._deselected or self._results.tests):
+        if self._document["environment"] is None and (self._deselected or self._results.tests):
             from starpullm.pytest_plugin.left_out import selection
 
             with suppress(UnknownMachineError):
@@ -145,28 +138,23 @@ class ReportFiles:
                 self._document["selection"] = selection(options)
         self._document.update(
             tests=list(self._results.tests.values()),
-            running=list(self._running),
-            not_checked=self._not_checked(ended=False),
+            running=[name for name, test in self._results.tests.items() if test["ending"] == "running"],
+            not_checked=self._not_checked(),
             notes=list(self._results.notes),
         )
         return self._document
 
-    def _not_checked(self, *, ended: bool) -> list[dict[str, Any]]:
+    def _not_checked(self) -> list[dict[str, Any]]:
         if self._document is None or self._document["environment"] is None:
             return []
         from starpullm.pytest_plugin import left_out
-        from starpullm.report.left_out import NOT_REACHED, LeftOut
+        from starpullm.report.left_out import LeftOut
 
         entries: list[LeftOut] = []
-        if self._collected is None:
+        if self._config.pluginmanager.hasplugin("dsession"):
             entries.append(
                 LeftOut("tests that were deselected", "not known: the workers of pytest-xdist have collected")
             )
-        else:
-            known = self._results.tests.keys() | self._running.keys()
-            missing = [test for test in self._collected if test not in known]
-            reason = "the run ended before them" if ended else "they had not begun when this was written"
-            entries += [LeftOut(NOT_REACHED, reason, missing)] if missing else []
         entries += left_out.deselected(self._deselected, self._validation)
         if self._not_chosen is None:
             self._not_chosen = list(left_out.not_chosen(self._validation))

@@ -189,8 +189,9 @@ class Validation(Options):
             reason = message_of(report)
             report.outcome = "failed"
             report.longrepr = f"{reason}\n--starpullm-strict: expected a result, not a skip"
-        if report.when == "call" or not report.passed:
-            vars(report)["starpullm"] = dict(vars(entry))  # an attribute, because pytest-xdist serialises those
+        vars(report)["starpullm"] = dict(vars(entry))  # an attribute, because pytest-xdist serialises those
+        if is_worker(self._config):  # its first report says what was collected
+            vars(report)["starpullm_expected"], self.results.tests = self.results.tests, {}
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

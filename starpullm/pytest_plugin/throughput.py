@@ -85,6 +85,7 @@ class Gate:
             pytest.skip(
                 "pytest-benchmark is disabled (by --benchmark-disable or by xdist), expected it for the records"
             )
+        self._checker.begin("throughput")
         golden = find_record(record)
         checkpoint = self._directory / "model.bin"
         try:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from starpullm.errors import FormatError
 from starpullm.files.atomic import atomic_write
 
-VERSION = 5
+VERSION = 6
 
 JSON_NAME = "report.json"
 """Of the file in a report's folder."""
@@ -56,6 +57,33 @@ def grouped(entries: Iterable[_Entry], key: Callable[[_Entry], _Key]) -> dict[_K
     for entry in entries:
         groups.setdefault(key(entry), []).append(entry)
     return groups
+
+
+def counted(tests: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how many tests have each outcome, and how else they have ended, as ``2 failed (1 ended by SIGSEGV)``."""
+    texts = []
+    for outcome in ("passed", "failed", "skipped", "unfinished"):
+        endings = Counter(test["ending"] for test in tests if test["outcome"] == outcome)
+        details = ", ".join(f"{count} {ending}" for ending, count in endings.items() if ending != outcome)
+        if endings:
+            texts.append(f"{endings.total()} {outcome}" + (f" ({details})" if details else ""))
+    return texts
+
+
+KINDS = ("passed", "undecided", "failed")
+"""Of runs of checks, the worst last."""
+
+
+def ending_of(result: Mapping[str, Any], test: Mapping[str, Any]) -> str:
+    """Return how a check's run has ended, in words; *passed* only if its test has passed too."""
+    is_own = test["outcome"] == "passed" or result["outcome"] not in ("passed", "no result")
+    return str(result["outcome"] if is_own else test["ending"])
+
+
+def kind_of(result: Mapping[str, Any], test: Mapping[str, Any]) -> str:
+    """Return one of `KINDS`."""
+    ending = ending_of(result, test)
+    return "passed" if ending == "passed" else "failed" if "failed" in (ending, test["outcome"]) else "undecided"
 
 
 def write_document(document: Document, path: Path) -> None:

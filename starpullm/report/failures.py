@@ -27,14 +27,14 @@ def failures(document: Document) -> list[Failure]:
     found = []
     for number, test in enumerate(document["tests"]):
         if test["outcome"] == "failed":
-            failed = [result for result in test["results"] if result["outcome"] == "failed"]
-            checks = ", ".join(dict.fromkeys(result["check"] for result in failed))
+            failed = [result for result in test["results"] if result["outcome"] in ("failed", "no result")]
+            checks = ", ".join(dict.fromkeys(result["check"] for result in failed or test["results"]))
             name = checks or test["test"].rpartition("::")[2].partition("[")[0]
             where = "" if test["configuration"] in ("", "-", "all") else f" on {test['configuration']}"
             failure = Failure(
                 anchor=failure_anchor(number),
                 name=f"{name}{where}",
-                reason=next((result["sentence"] for result in failed), "") or reason_of(test["message"]),
+                reason=next((of["sentence"] for of in failed if of["sentence"]), reason_of(test["message"])),
                 test=re.sub("^[^:]*/", "", test["test"]),
                 family=test["family"],
                 message=test["message"].strip(),
@@ -56,10 +56,10 @@ def failure_anchor(test: int) -> str:
 def reason_of(message: str) -> str:
     """Return the sentence of a message that says what is wrong: pytest's line of the error, or the first line.
 
-    A traceback ends with its sentence.
+    A traceback ends with its sentence, that of a group of exceptions in a frame.
     """
-    lines = message.strip().splitlines() or [""]
+    lines = [line for line in message.splitlines() if line.strip(" |+-")] or [""]
     for line in lines:
         if line.startswith("E  "):
             return line.removeprefix("E").strip()
-    return lines[-1 if lines[0].startswith("Traceback (") else 0]
+    return lines[-1 if "Traceback (most recent call last)" in lines[0] else 0].strip(" |")

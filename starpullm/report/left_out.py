@@ -9,9 +9,6 @@ from typing import Any
 from starpullm.golden.records import SHIPPED_RECORDS
 from starpullm.options import REDUCTIONS
 
-NOT_REACHED = "tests that the run did not reach"
-"""What the entry is called that has the tests which were selected and did not run."""
-
 
 @dataclass(frozen=True)
 class LeftOut:

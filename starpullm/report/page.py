@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from starpullm.machine import rows_of
-from starpullm.report.document import Document, grouped
+from starpullm.report.document import Document, counted, grouped
 from starpullm.report.failures import MAX_FAILURES, failure_groups, failures, reason_of
 from starpullm.report.pipeline import passes_of
 from starpullm.report.tables import matrices, reductions_of
@@ -82,7 +82,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    environment.filters |= {"moment": _moment, "duration": _duration, "reason": reason_of}
+    environment.filters |= {"moment": _moment, "duration": _duration, "reason": reason_of, "counted": counted}
     return environment
 
 

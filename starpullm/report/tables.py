@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from starpullm.report.document import Document, grouped
+from starpullm.report.document import KINDS, Document, ending_of, grouped, kind_of
 from starpullm.report.failures import failure_anchor
 
 
@@ -27,7 +27,7 @@ class Column(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A run: ``kind`` is passed, failed or undecided; ``anchor`` leads to its failure."""
+    """The worst run of a placement: ``kind`` is one of `KINDS`; ``anchor`` leads to its failure."""
 
     kind: str
     text: str
@@ -44,12 +44,13 @@ def matrices(document: Document) -> list[dict[str, Any]]:
     for number, test in enumerate(document["tests"]):
         for result in test["results"]:
             facts = result["facts"]
-            if facts.keys() >= {"reference", *Row._fields, *Column._fields}:
+            if result["family"] == "parity" and facts.keys() >= {*Row._fields, *Column._fields}:
                 row = Row(*(facts[name] for name in Row._fields))
                 column = Column(*(facts[name] for name in Column._fields))
-                cells = found.setdefault(facts["reference"], {})
-                if (row, column) not in cells or cells[row, column].kind != "failed":
-                    cells[row, column] = _cell(result, number)
+                llmc = f"llm.c in {facts['library']}" if facts.get("library") else "golden record"
+                cells = found.setdefault(facts.get("reference", llmc), {})
+                cell = _cell(result, test, number)
+                cells[row, column] = max(cells.get((row, column), cell), cell, key=lambda of: KINDS.index(of.kind))
     return [_matrix(reference, cells) for reference, cells in found.items()]
 
 
@@ -63,12 +64,10 @@ def _matrix(reference: str, cells: Mapping[tuple[Row, Column], Cell]) -> dict[st
     return {"reference": reference, "rows": rows, "columns": columns, "records": records, "cells": cells}
 
 
-def _cell(result: Mapping[str, Any], test: int) -> Cell:
-    if result["outcome"] == "passed":
-        return Cell("passed", f"{result['compared']:,} equal")
-    if result["outcome"] == "failed":
-        return Cell("failed", result["facts"].get("first") or "differs", failure_anchor(test))
-    return Cell("undecided", result["outcome"])
+def _cell(result: Mapping[str, Any], test: Mapping[str, Any], number: int) -> Cell:
+    kind, ending = kind_of(result, test), ending_of(result, test)
+    text = f"{result['compared']:,} equal" if kind == "passed" else result["facts"].get("first") or ending
+    return Cell(kind, text, failure_anchor(number) if test["outcome"] == "failed" else "")
 
 
 def reductions_of(document: Document) -> list[dict[str, Any]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from starpullm.report.document import Document, grouped
+from starpullm.report.document import KINDS, Document, counted, ending_of, grouped, kind_of
 from starpullm.report.failures import reason_of
 
 _NOTHING_COLLECTED = 5  # pytest's exit status
@@ -25,24 +25,22 @@ def verdict_of(document: Document) -> Verdict:
     """Return the verdict; only a run that has ended, has passed tests and no failed ones is called passed."""
     outcomes = Counter(test["outcome"] for test in document["tests"])
     passed, failed, skipped = (outcomes[name] for name in ("passed", "failed", "skipped"))
-    so_far = f"So far {_tests(passed)} passed and {failed} failed."
-    stopped = [f"The run was stopped: {document['stopped']}."] if document["stopped"] else []
+    counts = f"Of {_tests(outcomes.total())} {', '.join(counted(document['tests'])) or 'none ran'}."
+    stopped = f" The run was stopped: {document['stopped']}." if document["stopped"] else ""
     if document["state"] == "running":
-        sentence = f"The run had not ended when this page was written: it goes on, or it was killed. {so_far}"
+        sentence = f"The run had not ended when this page was written: it goes on, or it was killed. {counts}"
         return Verdict("unfinished", "Not finished", sentence)
     if failed:
-        return Verdict("failed", "Failed", " ".join([f"{failed} of {_tests(outcomes.total())} failed.", *stopped]))
-    if stopped:
-        return Verdict("unfinished", "Stopped early", " ".join([so_far, *stopped]))
+        return Verdict("failed", "Failed", counts + stopped)
+    if stopped or outcomes["unfinished"]:
+        return Verdict("unfinished", "Stopped early", counts + stopped)
     if document["exit_status"] not in (0, None, _NOTHING_COLLECTED, _NOT_COMPARABLE):
         sentence = f"No test failed, but the exit status is {document['exit_status']}; the notes may say why."
         return Verdict("failed", "Failed", sentence)
     if not passed:
-        sentence = f"{_tests(skipped)} gave no verdict." if skipped else "No test ran."
-        return Verdict("nothing", "Nothing was checked", sentence)
+        return Verdict("nothing", "Nothing was checked", counts)
     if skipped:
-        sentence = f"{_tests(passed)} passed, none failed; {skipped} gave no verdict."
-        return Verdict("passed", "Passed, as far as it was checked", sentence)
+        return Verdict("passed", "Passed, as far as it was checked", counts)
     return Verdict("passed", "Passed", f"All {_tests(passed)} passed.")
 
 
@@ -51,31 +49,47 @@ def _tests(count: int) -> str:
 
 
 def not_checked(document: Document) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield what was not checked, why, and the tests that this is about; first come tests that were skipped."""
-    skipped: dict[tuple[str, str], list[str]] = {}
+    """Yield what was not checked, why, and the tests that this is about; first come those without a verdict."""
+    without: dict[tuple[str, str], list[str]] = {}
+    default = "the run ended before" if document["state"] == "ended" else "so it was when this was written"
     for test in document["tests"]:
-        if test["outcome"] == "skipped":
-            words = {result["outcome"] for result in test["results"]} & {"not comparable", "inconclusive"}
-            word = ", ".join(sorted(words)) or "skipped"
-            skipped.setdefault((f"{word} ({test['family']})", reason_of(test["message"])), []).append(test["test"])
-    yield from ((what, reason, tests) for (what, reason), tests in skipped.items())
+        if test["outcome"] in ("skipped", "unfinished"):
+            what = f"{test['ending']} ({test['family']})"
+            without.setdefault((what, reason_of(test["message"]) or default), []).append(test["test"])
+    yield from ((what, reason, tests) for (what, reason), tests in without.items())
     yield from ((entry["what"], entry["reason"], entry["tests"]) for entry in document["not_checked"])
 
 
 def claim_rows(document: Document) -> list[dict[str, Any]]:
-    """Return a row for each check that gave a result; a user's own has no other claim than its name.
+    """Return a row for each check; a user's own has no other claim than its name.
 
-    ``compared`` says how much of what, such as "570 tensors".
+    ``compared`` says how much of what, such as "570 tensors", and ``endings`` how its runs have ended. ``kind`` is
+    *passed* only if all of them have passed.
     """
-    every = [result for test in document["tests"] for result in test["results"]]
+    every = [(result, test) for test in document["tests"] for result in test["results"]]
+    # A test that has not come to its checks would have made those of the other tests of its function.
+    known = {(_function(test), result["check"]): {**result, **_NO_RESULT} for result, test in every}
+    others = [test for test in document["tests"] if not test["results"] and test["outcome"] != "passed"]
+    every += [(result, test) for (name, _), result in known.items() for test in others if _function(test) == name]
+    # A command's report has only the tests that have ended.
+    is_whole = document["command"] == "pytest" or (document["state"] == "ended" and not document["stopped"])
     rows = []
-    for check, results in grouped(every, lambda result: result["check"]).items():
-        outcomes = Counter(result["outcome"] for result in results)
-        passed, failed = outcomes["passed"], outcomes["failed"]
+    for check, runs in grouped(every, lambda run: run[0]["check"]).items():
+        kinds = [kind_of(*run) for run in runs] + ["passed" if is_whole else "undecided"]
+        endings = {"passed": 0, "failed": 0, **Counter(ending_of(*run) for run in runs)}
         compared: Counter[str] = Counter()
-        for result in results:
+        for result, _ in runs:
             compared[result["unit"]] += result["compared"]
-        row = {"check": check, "claim": results[0]["claim"] or check, "passed": passed, "failed": failed}
-        row["undecided"] = len(results) - passed - failed
-        rows.append({**row, "compared": ", ".join(f"{count:,} {unit}" for unit, count in compared.items())})
+        row = {"check": check, "claim": next((result["claim"] for result, _ in runs if result["claim"]), check)}
+        row["kind"] = max(kinds, key=KINDS.index)
+        row["compared"] = ", ".join(f"{count:,} {unit}" for unit, count in compared.items() if count) or "nothing"
+        row["endings"] = ", ".join(f"{count} {ending}" for ending, count in endings.items())
+        rows.append(row)
     return rows
+
+
+_NO_RESULT = {"outcome": "no result", "compared": 0}
+
+
+def _function(test: Mapping[str, Any]) -> str:
+    return str(test["test"]).partition("[")[0]

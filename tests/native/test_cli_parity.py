@@ -16,6 +16,7 @@ import pytest
 from starpullm.commands.reporting import command_report
 from starpullm.golden.records import shipped_record
 from starpullm.report.folder import PageError
+from starpullm.report.verdict import claim_rows
 
 from ..report.report_json import read_report
 from .children import TWO_CORES, assert_command_refused, run_cli
@@ -68,6 +69,14 @@ def test_a_page_that_cannot_be_made_costs_no_result(tmp_path: Path) -> None:
         run_command()
     assert shown == ["results"]
     assert json.loads((tmp_path / "out" / "report.json").read_text())["state"] == "ended"
+
+
+def test_the_report_of_a_parity_that_stops_early(tmp_path: Path) -> None:
+    """Its second placement can't be: the claim is not shown as one that holds."""
+    options = ("--partition", "1x1", "--partition", "9x1", "--report", tmp_path)
+    run_cli("parity", "tiny", *options, environment=TWO_CORES).check(2)
+    [row] = claim_rows(read_report(tmp_path / "report.json"))
+    assert (row["kind"], row["endings"]) == ("undecided", "1 passed, 0 failed")
 
 
 def test_parity_json() -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from starpullm.report.failures import failures
+from starpullm.report.verdict import claim_rows
+
+from ..report.report_json import read_report
 from .conftest import Run
 
 LOST = """
@@ -88,28 +93,135 @@ def test_lost_children_fail_one_test_each(run: Run, pytester: pytest.Pytester) -
         [
             "isolation: 5 processes served 10 checks",
             "*_ test_crash[[]1x1-lws[]] _*",
-            "1x1 lws: the process was ended by SIGSEGV (*, phase running crash)",
+            "crash of test_crash on 1x1 lws: no result: the process was ended by SIGSEGV (*, phase running crash)",
             "about to",
             "Fatal Python error: Segmentation fault",
             "*test_lost_children_fail_one_test_each.py*in crash",
             "*_ test_hang[[]1x1-lws[]] _*",
-            "1x1 lws: the check had not ended after 4 s, so its process was ended:",
+            "hang of test_hang on 1x1 lws: no result: the check had not ended after 4 s, so its process was ended:",
             "stopped after * s: was running, *, phase running hang for * s",
             "Fatal Python error: Aborted",
             "*test_lost_children_fail_one_test_each.py*in hang",
             "---- native stacks",
             "*_ test_leave[[]1x1-lws[]] _*",
-            "1x1 lws: the process ended with exit status 3 (*, phase running leave)",
+            "leave of test_leave on 1x1 lws: no result: the process ended with exit status 3 (*, phase running leave)",
             "*_ test_killed_between_checks[[]1x1-lws[]] _*",
-            "1x1 lws: the process was ended by SIGKILL (*, phase waiting for a request)",
+            "parity of tiny-1-ordered on 1x1 lws: *: the process was ended by SIGKILL (*, phase waiting for a request)",
             "*_ test_refuse[[]1x1-lws[]] _*",
-            "1x1 lws: FileError: nowhere.json*",
+            "refuse of test_refuse on 1x1 lws: no result: FileError: nowhere.json*",
             "*_ test_stumble[[]1x1-lws[]] _*",
-            "1x1 lws: Traceback (most recent call last):",
+            "stumble of test_stumble on 1x1 lws: no result: ValueError: stumbled",
+            "Traceback (most recent call last):",
             "*in stumble",
             "ValueError: stumbled",
         ]
     )
+
+
+ENDINGS = """
+import os
+import time
+
+import pytest
+
+from starpullm.checks.result import Outcome, Result
+
+
+def fine(place, where=""):
+    if where == "killed":
+        os.kill(os.getpid(), 9)
+    elif where == "slow":
+        time.sleep(99)
+    elif where == "raises":
+        raise ValueError
+    elif where == "answers":
+        return True
+    return Result(check="fine", outcome=Outcome.PASSED, compared=2)
+
+
+@pytest.fixture
+def broken(request):
+    if request.param == "setup":
+        raise ValueError("not made")
+    yield
+    raise ValueError("not left")
+
+
+@pytest.mark.parametrize("where", ["killed", "slow", "raises", "answers"])
+def test_without(starpullm_check, where):
+    starpullm_check(fine, where=where)
+
+
+@pytest.mark.parametrize("broken", ["setup", "teardown"], indirect=True)
+def test_broken(starpullm_check, broken):
+    starpullm_check(fine)
+
+
+def test_fails(starpullm_check):
+    starpullm_check(fine)
+    raise ExceptionGroup("several", [ValueError("second")])
+
+
+def test_skips(starpullm_check):
+    starpullm_check(fine)
+    pytest.skip("not today")
+
+
+@pytest.mark.parametrize("called", ["poison", "kernel bits", "parity with llmc", "shares of ranks"])
+def test_misses(starpullm_check, called):
+    starpullm_check(called, **({} if called == "poison" else {"record": "tiny"}))
+"""
+
+
+def test_every_ending_is_told(run: Run, pytester: pytest.Pytester) -> None:
+    """None of a check's tests without a verdict counts as passed; each is named by check and configuration."""
+    pytester.makepyfile(ENDINGS)
+    result = run("--starpullm-time-limit=1", "--starpullm-report=out", "--junitxml=junit.xml")
+    counts = (
+        "11 failed (1 lost its process, 1 hit its time limit, 5 raised an exception, 1 error in setup, "
+        "1 error in teardown, 1 no result), 1 skipped"
+    )
+    result.stdout.fnmatch_lines([f"other *1x1 lws *{counts} *"])
+    document = read_report(pytester.path / "out" / "report.json")
+    [row] = [row for row in claim_rows(document) if row["check"] == "fine"]
+    assert row["kind"] == "failed"
+    assert row["endings"] == (
+        "0 passed, 1 failed, 1 lost its process, 1 hit its time limit, 2 raised an exception, 1 error in teardown, "
+        "1 skipped, 1 error in setup"
+    )
+    found = {failure.test.partition("::")[2].replace("1x1-lws-", ""): failure for failure in failures(document)}
+    reasons = {
+        "test_without[killed]": "the process was ended by SIGKILL (before the first step, phase running fine)",
+        "test_without[slow]": "the check had not ended after 1 s, so its process was ended:",
+        "test_without[raises]": "ValueError",
+        "test_without[answers]": "InvalidArgumentError: it returned bool, expected a Result, or None after assertions",
+        "test_broken[setup]": "ValueError: not made",
+        "test_broken[teardown]": "ValueError: not left",
+        "test_fails[1x1-lws]": "ValueError: second",
+    }
+    assert {test: found[test].reason for test in reasons} == reasons
+    assert [failure.name for failure in found.values()] == [
+        *["fine on 1x1 lws"] * 4,
+        "test_broken on 1x1 lws",
+        *["fine on 1x1 lws"] * 2,
+        *(f"{check} on 1x1 lws" for check in ("poison", "kernel bits", "parity with llmc", "shares of ranks")),
+    ]
+    missing = {
+        "poison": "FileError: record: found none, expected one or the name of a shipped record: tiny, ",
+        "kernel bits": 'InvalidArgumentError: what: found "", expected a kernel with cases: ',
+        "parity with llmc": "InvalidArgumentError: library: found none, expected a shared object",
+        "shares of ranks": "found no such check for ranks 1, expected a function or one of parity, ",
+    }
+    assert [found[f"test_misses[{check}]"].reason.startswith(start) for check, start in missing.items()] == [True] * 4
+    cases = ElementTree.parse(pytester.path / "junit.xml").iter("testcase")
+    verdicts = {
+        case.attrib["name"].replace("1x1-lws-", ""): [
+            of.attrib["value"] for of in case.iter("property") if of.attrib["name"].endswith("verdict")
+        ]
+        for case in cases
+    }
+    assert verdicts["test_without[killed]"] == ["no result", "lost its process"]
+    assert verdicts["test_without[slow]"] == ["no result", "hit its time limit"]
 
 
 LATE = """
@@ -160,7 +272,7 @@ def test_an_abort_inside_starpu_shows_its_assertion(run: Run, pytester: pytest.P
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "1x1 lws: the process was ended by SIGABRT (*, phase running call_from_outside_a_worker): StarPU *",
+            "call_* on 1x1 lws: *: the process was ended by SIGABRT (*, phase running call_from_*): StarPU *",
             "[[]starpu[]]*assert failure[]]*Cannot be called from outside a worker*",
             "*in call_from_outside_a_worker",
         ]
@@ -196,7 +308,7 @@ def test_a_kill_for_memory_says_so(run: Run, pytester: pytest.Pytester, memory_g
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "1x1 lws: the process was ended by SIGKILL (*, phase running eat)",
+            "eat of test_memory on 1x1 lws: no result: the process was ended by SIGKILL (*, phase running eat)",
             "meanwhile the kernel has killed 1 of this machine's processes to get memory",
         ]
     )

@@ -72,7 +72,7 @@ def test_llmc_is_a_reference_or_says_why_not(run: Run, llmc_stand_in: Callable[.
     result = run(*LLMC, "--starpullm-llmc-library", str(llmc_stand_in("CRASHES")))
     result.assert_outcomes(failed=2)
     sentence = "llm.c in *: the process was ended by SIGSEGV (*, phase llm.c's forward)"
-    result.stdout.fnmatch_lines([f"1x1 lws: RuntimeFailureError: {sentence}"])
+    result.stdout.fnmatch_lines([f"parity with llmc of * on 1x1 lws: no result: RuntimeFailureError: {sentence}"])
 
 
 def test_llmc_that_is_not_asked_for_is_no_failure(run: Run) -> None:

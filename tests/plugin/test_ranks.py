@@ -100,14 +100,14 @@ def test_a_rank_of_a_check_that_fails_or_is_lost_fails_one_test(run_ranks: Run, 
     result.stdout.fnmatch_lines(
         [
             "*_ test_lost*stumble* _*",
-            "1x1 lws 2 ranks: rank 1 of 2 ended with exit status 1 (*): ValueError: stumbled",
+            "* on 1x1 lws 2 ranks: no result: rank 1 of 2 ended with exit status 1 (*): ValueError: stumbled",
             "*_ test_lost*crash* _*",
-            "1x1 lws 2 ranks: rank 1 of 2 was ended by SIGSEGV (*, phase running crash)",
+            "* on 1x1 lws 2 ranks: no result: rank 1 of 2 was ended by SIGSEGV (*, phase running crash)",
             "*in crash",
             "*_ test_lost*asserts* _*",
             "*AssertionError: assert 1 == 0*",
             "*_ test_lost*other_outcome* _*",
-            "sums on rank 1 of 2: failed: one is wrong",
+            "sums of test_* on 1x1 lws 2 ranks on rank 1 of 2: failed: one is wrong",
         ]
     )
 

@@ -72,21 +72,121 @@ def test_report_of_a_run_that_was_killed(run_apart: Run, pytester: pytest.Pytest
     document, page = read(pytester.path / "out")
     assert (document["state"], document["exit_status"]) == ("running", None)
     assert [name.rpartition("::")[2] for name in document["running"]] == ["test_that_kills"]
-    assert [test["outcome"] for test in document["tests"]] == ["passed"]
-    [test] = left_out(document)["tests that the run did not reach"]
-    assert test.endswith("::test_after")
+    endings = [(test["outcome"], test["ending"]) for test in document["tests"]]
+    assert endings == [("passed", "passed"), ("unfinished", "running"), ("unfinished", "not run")]
     assert "Not finished" in page
 
 
 def test_report_of_a_run_that_was_stopped(run: Run, tampered: Path, pytester: pytest.Pytester) -> None:
-    """The tests that it didn't reach are named."""
+    """A test that it didn't reach is one of its claim."""
     options = ("--starpullm-sub-batches", "1", "--starpullm-records", f"{tampered},tiny", "-x")
     result = run(*PARITY, *options, "--starpullm-report", "out")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*stopping after 1 failures*"])
-    document, _ = read(pytester.path / "out")
+    result.stdout.fnmatch_lines(["parity *1x1 lws *1 failed, 1 unfinished (1 not run) *"])
+    document, page = read(pytester.path / "out")
     assert document["stopped"] == "stopping after 1 failures"
-    assert len(left_out(document)["tests that the run did not reach"]) == 1
+    assert "0 passed, 1 failed, 1 not run (parity)" in page
+    assert "– not run</td>" in page  # the cell of its run
+
+
+KILLS = """
+import os
+import signal
+
+import pytest
+
+from starpullm.pytest_plugin import validation_of
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    if "tiles3" in item.name:
+        for pid in validation_of(item.config).pool.pids().values():
+            os.kill(pid, signal.SIGKILL)
+"""
+
+
+def test_report_of_a_lost_run_of_the_suite(run: Run, pytester: pytest.Pytester) -> None:
+    """Of two runs of a placement one has passed: neither their cell nor their claim is green."""
+    pytester.makepyfile(kills=KILLS)
+    pytester.syspathinsert()
+    cases = ("--starpullm-records", "tiny", "--starpullm-sub-batches", "2", "-k", "parity-tiny-2-ordered")
+    result = run("--pyargs", "starpullm.suite", "-p", "kills", *cases, "--starpullm-report", "out")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["parity *1x1 lws *1 passed, 1 failed (1 lost its process) *"])
+    _, page = read(pytester.path / "out")
+    assert "✗ every tensor of every step has the bits of llm.c: 570 tensors; 1 passed, 0 failed, 1 lost its " in page
+    [cell] = re.findall(r'<td class="(\w+)"[^>]*>[^<]*<a href="#failure-\d+">lost its process</a>', page)
+    assert cell == "failed"
+    assert "570 equal" not in page
+    sentence = "parity of tiny-2-ordered-tiles3 on 1x1 lws: no result: the process was ended by SIGKILL"
+    assert re.search(rf">✗ parity on 1x1 lws</h3>\n<p>{sentence.rpartition(': ')[2]}", page)
+    result.stdout.fnmatch_lines([f"{sentence} (*"])
+
+
+UNFINISHED = """
+import os
+import signal
+import time
+
+import pytest
+
+from starpullm.checks.result import Outcome, Result
+
+
+def energy(place):
+    return Result(check="energy", outcome=Outcome.PASSED, compared=3, unit="atoms")
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_interrupted(starpullm_check, number):
+    starpullm_check(energy)
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(9)
+"""
+
+
+def test_report_of_a_run_that_was_interrupted(run_apart: Run, pytester: pytest.Pytester) -> None:
+    """Ctrl-C in the second of three tests: the third would have made the check too."""
+    pytester.makepyfile(UNFINISHED)
+    result = run_apart("--starpullm-report", "out")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["other *1x1 lws *1 passed, 2 unfinished (1 interrupted, 1 not run) *"])
+    document, page = read(pytester.path / "out")
+    assert verdict_of(document) == ("unfinished", "Stopped early", verdict_of(document).sentence)
+    assert "– energy: 3 atoms; 1 passed, 0 failed, 1 interrupted, 1 not run" in page
+
+
+LOST = """
+import os
+import signal
+
+
+def test_first(starpullm_validation):
+    pass
+
+
+def test_that_kills(starpullm_validation):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_after(starpullm_validation):
+    pass
+"""
+
+
+def test_report_of_a_lost_worker(run_apart: Run, pytester: pytest.Pytester) -> None:
+    """The test that a worker of pytest-xdist was lost in has failed; those that no worker is left for have not run."""
+    pytester.makepyfile(LOST)
+    result = run_apart("-p", "xdist", "-n", "1", "--max-worker-restart", "0", "--starpullm-report", "out")
+    result.stdout.fnmatch_lines(
+        ["other *1 passed (1 by own assertions), 1 failed (1 lost its worker), 1 unfinished (1 not run) *"]
+    )
+    document, _ = read(pytester.path / "out")
+    endings = {test["test"].rpartition("::")[2]: test["ending"] for test in document["tests"]}
+    assert endings == {"test_first": "passed", "test_that_kills": "lost its worker", "test_after": "not run"}
 
 
 def test_a_report_that_nothing_can_make(run_apart: Run, pytester: pytest.Pytester) -> None:
@@ -148,7 +248,7 @@ def test_report_of_an_own_check(run: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(OWN_CHECKS)
     run("--starpullm-report", "out", "--starpullm-records", "tiny").assert_outcomes(passed=1)
     _, page = read(pytester.path / "out")
-    assert "parity: 3 atoms; 1 passed, 0 failed" in page
+    assert "✓ parity: 3 atoms; 1 passed, 0 failed" in page
 
 
 def test_a_page_that_cannot_be_made_costs_no_result(run_apart: Run, pytester: pytest.Pytester) -> None:

@@ -14,7 +14,7 @@ class Result(TypedDict):
     """A result of ``starpullm.checks``: the fields of ``starpullm.checks.result.Result``, and its text."""
 
     check: str
-    outcome: Literal["passed", "failed", "not comparable", "inconclusive"]
+    outcome: Literal["passed", "failed", "no result", "not comparable", "inconclusive"]
     compared: int
     unit: str
     """What ``compared`` counts, in the plural."""
@@ -34,13 +34,13 @@ class Test(TypedDict):
     test: str
     family: str
     configuration: str
-    outcome: Literal["passed", "failed", "skipped"]
+    outcome: Literal["passed", "failed", "skipped", "unfinished"]
+    ending: str
+    """In a few words, how it has ended."""
     seconds: float
     message: str
     """Why the test failed or was skipped."""
     results: list[Result]
-    failure: str
-    """Why a check had no result; empty if all had one."""
     reruns: NotRequired[int]
     """The attempts before the one that is described."""
     repeated: NotRequired[list[str]]
@@ -81,7 +81,7 @@ class Recording(TypedDict):
 class ReportFile(TypedDict):
     """A report of a run. Times are seconds since 1970-01-01 UTC."""
 
-    version: Literal[5]
+    version: Literal[6]
     command: str
     """For example pytest or starpullm parity."""
     arguments: list[str]

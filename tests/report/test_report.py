@@ -20,6 +20,7 @@ from starpullm.report.folder import PageError, ReportFolder, require_packages
 from starpullm.report.left_out import LeftOut, beyond
 from starpullm.report.page import render
 from starpullm.report.pipeline import passes_of
+from starpullm.report.tables import matrices
 from starpullm.report.verdict import claim_rows, not_checked, verdict_of
 from starpullm.report.workers import workers_of
 
@@ -94,6 +95,8 @@ def test_verdicts() -> None:
     assert verdict(tests=[*some, failed], exit_status=1) == ("failed", "Failed")
     assert verdict(tests=[*some, failed], exit_status=1, stopped="stopping after 1 failures")[0] == "failed"
     assert verdict(stopped="it was interrupted", exit_status=2) == ("unfinished", "Stopped early")
+    not_run = entry("test_c", "parity", "unfinished", ending="not run")
+    assert verdict(tests=[*some, not_run]) == ("unfinished", "Stopped early")  # by pytest.exit with status 0
     assert verdict(state="running", exit_status=None) == ("unfinished", "Not finished")
     assert verdict(exit_status=1) == ("failed", "Failed")  # something else in the run has failed
     assert verdict(tests=[skipped]) == ("nothing", "Nothing was checked")
@@ -107,9 +110,10 @@ def own(check: str, compared: int, unit: str, outcome: Outcome = Outcome.PASSED)
 def test_what_was_compared_is_counted() -> None:
     rows = {row["claim"]: row for row in claim_rows(failing())}
     bits = rows["every tensor of every step has the bits of llm.c"]
-    assert bits.items() >= {"compared": "3,420 tensors", "passed": 4, "failed": 1, "undecided": 1}.items()
+    expected = {"compared": "3,420 tensors", "kind": "failed", "endings": "4 passed, 1 failed, 1 not comparable"}
+    assert bits.items() >= expected.items()
     bounds = rows["every gradient is within the error bound of its sum"]
-    assert (bounds["compared"], bounds["failed"]) == ("45 elements", 1)
+    assert (bounds["compared"], bounds["endings"]) == ("45 elements", "1 passed, 1 failed")
     left_out = [(what, reason) for what, reason, _ in not_checked(failing())]
     assert left_out[0] == ("not comparable (parity)", "parity: not comparable: this libm has another expf")
     assert ("throughput", "only with --starpullm-benchmark") in left_out
@@ -120,7 +124,40 @@ def test_an_own_check_is_its_own_claim() -> None:
     results = [own("energy", 3, "atoms", Outcome.FAILED), own("energy", 5, "bonds")]
     document["tests"] = [entry("test_mine", "other", "failed", *results)]
     [row] = claim_rows(document)
-    assert row.items() >= {"claim": "energy", "compared": "3 atoms, 5 bonds", "passed": 1, "failed": 1}.items()
+    assert row.items() >= {"claim": "energy", "compared": "3 atoms, 5 bonds", "endings": "0 passed, 2 failed"}.items()
+
+
+def rows_of(*tests: Document, **changes: Any) -> list[tuple[str, str]]:
+    return [(row["kind"], row["endings"]) for row in claim_rows({**passing(), "tests": list(tests), **changes})]
+
+
+def test_a_claim_is_green_only_if_every_test_of_it_has_passed() -> None:
+    """Whatever else has happened to one of them, before, in or after the check."""
+    of = entry("test_bits[one]", "parity", "passed", parity("1x1"))
+    assert rows_of(of) == [("passed", "1 passed, 0 failed")]
+    without = {**parity("1x1"), "outcome": "no result", "compared": 0}
+    for result, outcome, ending, kind in [
+        (without, "failed", "hit its time limit", "failed"),
+        (without, "unfinished", "not run", "undecided"),
+        (parity("1x1"), "failed", "error in teardown", "failed"),
+        (parity("1x1"), "skipped", "skipped", "undecided"),
+        (parity("1x1"), "unfinished", "interrupted", "undecided"),
+    ]:
+        other = entry("test_bits[two]", "parity", outcome, result, ending=ending)
+        assert rows_of(of, other) == [(kind, f"1 passed, 0 failed, 1 {ending}")]
+        [matrix] = matrices({**passing(), "tests": [of, other]})
+        [cell] = matrix["cells"].values()
+        assert (cell.kind, cell.text, bool(cell.anchor)) == (kind, ending, outcome == "failed")
+        assert matrices({**passing(), "tests": [other, of]})[0]["cells"].popitem()[1].kind == kind
+    # Its fixture has failed, or it has not begun: the check isn't known, but that of its function's other tests.
+    for outcome, ending, kind in (("failed", "error in setup", "failed"), ("unfinished", "not run", "undecided")):
+        assert rows_of(of, entry("test_bits[two]", "parity", outcome, ending=ending)) == [
+            (kind, f"1 passed, 0 failed, 1 {ending}")
+        ]
+    # A command tells only of comparisons that have ended.
+    assert rows_of(of, command="starpullm parity") == [("passed", "1 passed, 0 failed")]
+    assert rows_of(of, command="starpullm parity", stopped="by signal 15")[0][0] == "undecided"
+    assert rows_of(of, command="starpullm parity", state="running")[0][0] == "undecided"
 
 
 PYTEST_MESSAGE = """request = <FixtureRequest for <Function test_mine>>
@@ -138,6 +175,10 @@ test_mine.py:4: AssertionError
     [
         (PYTEST_MESSAGE, "assert 1 == 2"),
         ('Traceback (most recent call last):\n  File "x", line 1\nValueError: bad', "ValueError: bad"),
+        (
+            "  + Exception Group Traceback (most recent call last):\n    | ValueError: one\n    +------",
+            "ValueError: one",
+        ),
         ("parity: failed: 2 differ\n  first: step 1", "parity: failed: 2 differ"),
         ("", ""),
     ],

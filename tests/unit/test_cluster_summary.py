@@ -47,11 +47,50 @@ def reported(*outcomes: str) -> dict[str, Any]:
     return {"tests": [{"test": f"test_{o}", "outcome": o, "message": f"{o} because\nof"} for o in outcomes]}
 
 
+LOST = {
+    "test": "test_check[poison]",
+    "outcome": "failed",
+    "ending": "lost its process",
+    "configuration": "1x1 lws",
+    "message": "poison of tiny on 1x1 lws: no result: the process was ended by SIGSEGV\n---- native stacks",
+    "results": [
+        {
+            "check": "poison",
+            "outcome": "no result",
+            "sentence": "the process was ended by SIGSEGV",
+            "lines": ["poison of tiny on 1x1 lws: no result: the process was ended by SIGSEGV"],
+        }
+    ],
+}
+RAISED = LOST | {
+    "ending": "error in teardown",
+    "message": "def test():\n>   raise\nE   ValueError: bad\n",
+    "results": [{"check": "energy", "outcome": "passed", "sentence": "3 atoms", "lines": ["energy: passed: 3 atoms"]}],
+}
+NOT_RUN = {"test": "test_after", "outcome": "unfinished", "ending": "not run"}
+
+
 @pytest.mark.parametrize(
     ("parts", "options", "status", "lines"),
     [
         ({"suite": "0"}, {"report": reported("passed", "skipped")}, 0, ["tests: 1 passed, 0 failed, 1 skipped"]),
         ({"suite": "1"}, {"report": reported("passed", "failed")}, 1, ["test_failed: failed because", "exit status 1"]),
+        (
+            {"suite": "1"},
+            {"report": {"tests": [LOST, RAISED]}},
+            1,
+            [
+                "tests: 0 passed, 2 failed, 0 skipped, 0 unfinished (1 lost its process, 1 error in teardown)\n",
+                "    poison of tiny on 1x1 lws: no result: the process was ended by SIGSEGV\n",
+                "    energy on 1x1 lws: ValueError: bad\n",
+            ],
+        ),
+        (
+            {"suite": "0"},
+            {"report": {"tests": [*reported("passed")["tests"], NOT_RUN]}},
+            4,
+            ["did not run to its end, exit status 0", "1 passed, 0 failed, 0 skipped, 1 unfinished (1 not run)"],
+        ),
         ({"suite": "0"}, {"report": reported("skipped")}, 2, ["suite: nothing compared, exit status 0"]),
         ({"suite": "0"}, {"report": reported()}, 2, ["nothing compared"]),
         ({"suite": "0"}, {}, 2, ["nothing compared"]),  # no report

@@ -61,7 +61,7 @@ class KernelBits(Check):
     def of(self, kernel: str, seed: int, cases: int | None = None) -> Result:
         """Compare a kernel in so many cases, or as many as ``CASES`` says."""
         if kernel not in CASES:
-            raise InvalidArgumentError(f'kernel: found "{kernel}", expected one with cases: {", ".join(CASES)}')
+            raise InvalidArgumentError(f'what: found "{kernel}", expected a kernel with cases: {", ".join(CASES)}')
         unknown = [name for name in kernel_names() if name not in CASES]
         if unknown:
             raise InvalidArgumentError(
