@@ -170,7 +170,7 @@ def test_parity_of_broken_records(tmp_path: Path) -> None:
     broken.write_text('{"config": ')
     assert_command_refused(run_cli("parity", broken), str(broken), "JSON")
     assert_command_refused(run_cli("parity", tmp_path / "none.json"), "none.json", "no such file")
-    assert_command_refused(run_cli("parity", tmp_path), str(tmp_path), "directory")
+    assert_command_refused(run_cli("parity", tmp_path), str(tmp_path), "found a folder")
 
     def hash_of(key: str) -> Path:
         return changed_record(tmp_path / f"{key}.json", lambda content: content.update({key: "0" * 64}))
