@@ -93,7 +93,7 @@ class SignalWatch:
             return False
         if not self.guest:
             return True
-        if number == signal.SIGTERM or not _main_frame().f_globals["__name__"].startswith("starpullm."):
+        if number == signal.SIGTERM or not str(_main_frame().f_globals.get("__name__")).startswith("starpullm."):
             return False
         has_said, self._has_said = self._has_said, True
         if not has_said:
@@ -101,14 +101,16 @@ class SignalWatch:
         return has_said
 
     def _end(self, number: int) -> NoReturn:
-        say(f"{self._last_words()}ended by {signal.Signals(number).name} ({progress.where()})")
-        for thing in gc.get_objects():
-            if isinstance(thing, TemporaryDirectory):
-                with suppress(OSError):
-                    thing.cleanup()
-        if os.isatty(2):
-            os.write(2, _SHOW_CURSOR)
-        os._exit(128 + number)
+        try:
+            say(f"{self._last_words()}ended by {signal.Signals(number).name} ({progress.where()})")
+            if os.isatty(2):
+                os.write(2, _SHOW_CURSOR)
+        finally:  # also if nobody reads standard error any more
+            for thing in gc.get_objects():
+                if isinstance(thing, TemporaryDirectory):
+                    with suppress(Exception):
+                        thing.cleanup()
+            os._exit(128 + number)
 
     def _last_words(self) -> str:
         if self.unsaid is not None:

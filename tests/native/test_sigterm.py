@@ -85,6 +85,7 @@ def test_a_signal_ends_a_command_that_hangs_in_the_library(
         ("train", *files, "--save-every", 1, "--state-dir", states): signal.SIGINT,
         ("demo", "--output", tmp_path / "demo"): signal.SIGINT,
         ("generate", "--checkpoint", byte_checkpoint, "--num-tokens", 4): signal.SIGTERM,
+        ("parity", "odd"): signal.SIGINT,  # whose standard error nobody reads any more
     }
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -101,10 +102,15 @@ def test_a_signal_ends_a_command_that_hangs_in_the_library(
         }
         for process in processes.values():
             wait_for_native_call(process)
+        unread = processes["parity", "odd"].stderr
+        assert unread is not None
+        unread.close()
         for command, number in commands.items():
             processes[command].send_signal(number)
         for command, number in commands.items():
             run = finish(processes[command]).check(128 + number)
+            if command == ("parity", "odd"):
+                continue
             assert f"starpullm: ended by {number.name} (before the first step, phase " in run.stderr
             assert "prototypes.py" in run.stderr
             assert "futex" in run.stderr
