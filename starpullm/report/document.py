@@ -74,16 +74,12 @@ KINDS = ("passed", "undecided", "failed")
 """Of runs of checks, the worst last."""
 
 
-def ending_of(result: Mapping[str, Any], test: Mapping[str, Any]) -> str:
-    """Return how a check's run has ended, in words; *passed* only if its test has passed too."""
+def ending_of(result: Mapping[str, Any], test: Mapping[str, Any]) -> tuple[str, str]:
+    """Return how a check's run has ended: one of `KINDS`, *passed* only if its test has passed too, and in words."""
     is_own = test["outcome"] == "passed" or result["outcome"] not in ("passed", "no result")
-    return str(result["outcome"] if is_own else test["ending"])
-
-
-def kind_of(result: Mapping[str, Any], test: Mapping[str, Any]) -> str:
-    """Return one of `KINDS`."""
-    ending = ending_of(result, test)
-    return "passed" if ending == "passed" else "failed" if "failed" in (ending, test["outcome"]) else "undecided"
+    words = str(result["outcome"] if is_own else test["ending"])
+    kind = "failed" if "failed" in (words, test["outcome"]) else "undecided"
+    return "passed" if words == "passed" else kind, words
 
 
 def write_document(document: Document, path: Path) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from starpullm.report.document import KINDS, Document, ending_of, grouped, kind_of
+from starpullm.report.document import KINDS, Document, ending_of, grouped
 from starpullm.report.failures import failure_anchor
 
 
@@ -65,7 +65,7 @@ def _matrix(reference: str, cells: Mapping[tuple[Row, Column], Cell]) -> dict[st
 
 
 def _cell(result: Mapping[str, Any], test: Mapping[str, Any], number: int) -> Cell:
-    kind, ending = kind_of(result, test), ending_of(result, test)
+    kind, ending = ending_of(result, test)
     text = f"{result['compared']:,} equal" if kind == "passed" else result["facts"].get("first") or ending
     return Cell(kind, text, failure_anchor(number) if test["outcome"] == "failed" else "")
 

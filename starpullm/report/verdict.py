@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from starpullm.report.document import KINDS, Document, counted, ending_of, grouped, kind_of
+from starpullm.report.document import KINDS, Document, counted, ending_of, grouped
 from starpullm.report.failures import reason_of
 
 _NOTHING_COLLECTED = 5  # pytest's exit status
@@ -25,7 +25,7 @@ def verdict_of(document: Document) -> Verdict:
     """Return the verdict; only a run that has ended, has passed tests and no failed ones is called passed."""
     outcomes = Counter(test["outcome"] for test in document["tests"])
     passed, failed, skipped = (outcomes[name] for name in ("passed", "failed", "skipped"))
-    counts = f"Of {_tests(outcomes.total())} {', '.join(counted(document['tests'])) or 'none ran'}."
+    counts = f"Tests: {', '.join(counted(document['tests'])) or 'none'}."
     stopped = f" The run was stopped: {document['stopped']}." if document["stopped"] else ""
     if document["state"] == "running":
         sentence = f"The run had not ended when this page was written: it goes on, or it was killed. {counts}"
@@ -39,13 +39,7 @@ def verdict_of(document: Document) -> Verdict:
         return Verdict("failed", "Failed", sentence)
     if not passed:
         return Verdict("nothing", "Nothing was checked", counts)
-    if skipped:
-        return Verdict("passed", "Passed, as far as it was checked", counts)
-    return Verdict("passed", "Passed", f"All {_tests(passed)} passed.")
-
-
-def _tests(count: int) -> str:
-    return f"{count:,} test{'' if count == 1 else 's'}"
+    return Verdict("passed", "Passed, as far as it was checked" if skipped else "Passed", counts)
 
 
 def not_checked(document: Document) -> Iterator[tuple[str, str, list[str]]]:
@@ -66,22 +60,24 @@ def claim_rows(document: Document) -> list[dict[str, Any]]:
     ``compared`` says how much of what, such as "570 tensors", and ``endings`` how its runs have ended. ``kind`` is
     *passed* only if all of them have passed.
     """
-    every = [(result, test) for test in document["tests"] for result in test["results"]]
-    # A test that has not come to its checks would have made those of the other tests of its function.
-    known = {(_function(test), result["check"]): {**result, **_NO_RESULT} for result, test in every}
-    others = [test for test in document["tests"] if not test["results"] and test["outcome"] != "passed"]
-    every += [(result, test) for (name, _), result in known.items() for test in others if _function(test) == name]
+    every: list[tuple[Mapping[str, Any], Document]] = []
+    for tests in grouped(document["tests"], lambda test: str(test["test"]).partition("[")[0]).values():
+        # A test that has not come to its checks would have made those of the other tests of its function.
+        checks = {result["check"]: result | _NO_RESULT for test in tests for result in test["results"]}
+        for test in tests:
+            missing = () if test["outcome"] == "passed" else checks.values()
+            every += [(result, test) for result in test["results"] or missing]
     # A command's report has only the tests that have ended.
     is_whole = document["command"] == "pytest" or (document["state"] == "ended" and not document["stopped"])
     rows = []
     for check, runs in grouped(every, lambda run: run[0]["check"]).items():
-        kinds = [kind_of(*run) for run in runs] + ["passed" if is_whole else "undecided"]
-        endings = {"passed": 0, "failed": 0, **Counter(ending_of(*run) for run in runs)}
+        kinds, words = zip(*(ending_of(*run) for run in runs), strict=True)
+        endings = {"passed": 0, "failed": 0, **Counter(words)}
         compared: Counter[str] = Counter()
         for result, _ in runs:
             compared[result["unit"]] += result["compared"]
         row = {"check": check, "claim": next((result["claim"] for result, _ in runs if result["claim"]), check)}
-        row["kind"] = max(kinds, key=KINDS.index)
+        row["kind"] = max(*kinds, "passed" if is_whole else "undecided", key=KINDS.index)
         row["compared"] = ", ".join(f"{count:,} {unit}" for unit, count in compared.items() if count) or "nothing"
         row["endings"] = ", ".join(f"{count} {ending}" for ending, count in endings.items())
         rows.append(row)
@@ -89,7 +85,3 @@ def claim_rows(document: Document) -> list[dict[str, Any]]:
 
 
 _NO_RESULT = {"outcome": "no result", "compared": 0}
-
-
-def _function(test: Mapping[str, Any]) -> str:
-    return str(test["test"]).partition("[")[0]
