@@ -160,6 +160,13 @@ class Validation(Options):
         """Note that it has stopped."""
         self._timer = None
 
+    def pytest_keyboard_interrupt(self) -> None:
+        """Say where the process of a check was."""
+        from starpullm.processes.progress import where
+
+        if self._pool is not None:
+            self._say(f"interrupted ({where()})")
+
     def pytest_report_collectionfinish(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
         """Show the environment if a test uses the plugin."""
         if is_worker(config) or self.rank > 0 or config.option.collectonly or not any(map(uses_plugin, items)):

@@ -312,3 +312,29 @@ def test_a_kill_for_memory_says_so(run: Run, pytester: pytest.Pytester, memory_g
             "meanwhile the kernel has killed 1 of this machine's processes to get memory",
         ]
     )
+
+
+INTERRUPTED = """
+import os
+import signal
+import time
+
+
+def hang(place, pid):
+    os.kill(pid, signal.SIGINT)
+    time.sleep(1000)
+
+
+def test_hang(starpullm_check):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
+    starpullm_check(hang, pid=os.getpid())
+"""
+
+
+def test_an_interrupt_says_where_the_check_was(pytester: pytest.Pytester, run_apart: Run) -> None:
+    """Within seconds, although the check's process doesn't end."""
+    pytester.makepyfile(INTERRUPTED)
+    result = run_apart()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["starpullm: interrupted (before the first step, phase running hang)"])
+    assert result.duration < 20
