@@ -9,8 +9,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -45,9 +45,9 @@ class ProgramEnding:
     time_limit: float
     stdout: str
     stderr: str
-    stacks: Mapping[int, str] = field(default_factory=dict)
+    stacks: Mapping[int, str]
     """Of the threads of its processes by their number, if it was killed at the time limit."""
-    ended: tuple[frozenset[int], ...] = ()
+    ended: Sequence[frozenset[int]]
     """Processes with a log that ended before they were killed, in this order; those seen at once are one set."""
 
     def __str__(self) -> str:
@@ -98,13 +98,13 @@ def run_program(
     command: Sequence[str],
     environment: Mapping[str, str],
     time_limit: float,
+    logs: Path,
     places: Sequence[Path] = (),
-    logs: Path | None = None,
 ) -> ProgramEnding:
     """Run a program with these variables in addition to this process's.
 
     It may be a launcher of ranks, such as mpirun. The processes that write logs into the folder ``logs`` are watched,
-    and runs with logs beside each other get the same `standard_input`; without logs, there is none.
+    and runs with logs beside each other get the same `standard_input`.
     If this process is killed meanwhile, the program's processes are killed and the directories `places` are removed.
     """
     path = find_program(command[0])
@@ -118,32 +118,27 @@ def run_program(
             _KILL_SOON[0]: _KILL_SOON[1],
             JOB_VARIABLE: job_variable(os.environ, place.name),
         }
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        if logs is not None:
-            pipes["stdin"] = stack.enter_context(standard_input(logs.parent / "stdin", variables))
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        pipes["stdin"] = stack.enter_context(standard_input(logs.parent / "stdin", variables))
         try:
             with without_random_addresses():
                 process = stack.enter_context(launched([path, *command[1:]], place, env=variables, **pipes))
         except OSError as error:
             raise InvalidArgumentError(f"{path}: can't be started: {error.strerror}") from error
-        watch = ProcessWatch(logs) if logs is not None else None
+        watch = stack.enter_context(closing(ProcessWatch(logs)))
         tails = _Tail(process.stdout), _Tail(process.stderr)
-        status: int | None = None
         stacks: dict[int, str] = {}
-        ended: tuple[frozenset[int], ...] = ()
-        try:
-            status = process.wait(time_limit)
-        except subprocess.TimeoutExpired:
-            stacks = watch.stacks(_STACK_SECONDS) if watch is not None else {}
-            stacks = stacks or {process.pid: native_stacks(process.pid, _STACK_SECONDS)}
-        finally:
-            seconds = time.monotonic() - start
-            if watch is not None:
-                ended = watch.stop()
+        limit = time.monotonic() + time_limit
+        while (status := process.poll()) is None and time.monotonic() < limit:
+            watch.look()
+        if status is None:
+            stacks = watch.stacks(_STACK_SECONDS) or {process.pid: native_stacks(process.pid, _STACK_SECONDS)}
+        seconds = time.monotonic() - start
+        watch.look(0)
     stdout, stderr = (tail.text() for tail in tails)
     for tail in tails:
         tail.close()
-    return ProgramEnding(status, seconds, time_limit, stdout, stderr, stacks, ended)
+    return ProgramEnding(status, seconds, time_limit, stdout, stderr, stacks, watch.ended)
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def record(
     folder.mkdir()
     environment = schedule.environment(folder, num_workers, keep)
     calibrate(command, environment)
-    ending = run_program(command, environment, time_limit, temporary, folder)
+    ending = run_program(command, environment, time_limit, folder, temporary)
     for name in ("stdout", "stderr"):
         (folder / name).write_text(getattr(ending, name), "utf-8")
     folders, starpu = sorted(folder.glob("probe-*")), starpu_in(folder)

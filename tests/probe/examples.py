@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -55,7 +56,8 @@ def judge(example: Example, seed: int, runs: int) -> Row:
 
 def bare_run(example: Example) -> Row:
     """Return the time of a run without the probe, and how it ended."""
-    ending = run_program(example.command(), machine_variables(WORKERS), TIME_LIMIT)
+    with tempfile.TemporaryDirectory() as folder:
+        ending = run_program(example.command(), machine_variables(WORKERS), TIME_LIMIT, Path(folder, "logs"))
     return {"bare": ending.seconds, "bare_ending": str(ending), "times": {}}
 
 

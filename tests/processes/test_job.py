@@ -360,7 +360,7 @@ def test_a_program_does_not_outlive_the_process_that_probes_it(job_name: str, tm
     code = (
         "import sys; from pathlib import Path; from starpullm.probe.program import run_program\n"
         "command = ['sh', '-c', 'setsid sleep 7654 & exec sleep 7654']\n"
-        "run_program(command, {}, 600, [Path(sys.argv[1])])"
+        "run_program(command, {}, 600, Path(sys.argv[1], 'logs'), [Path(sys.argv[1])])"
     )
     owner = subprocess.Popen([sys.executable, "-c", code, str(place)])
     deadline = time.monotonic() + TIME_LIMIT
