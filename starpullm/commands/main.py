@@ -26,6 +26,7 @@ from starpullm.errors import FileError, FormatError, InvalidArgumentError, Missi
 from starpullm.processes import Comm, progress
 from starpullm.processes.interrupts import SignalWatch
 from starpullm.processes.keeper import rank_and_size_from_environment
+from starpullm.processes.limit import ProgressLimit
 from starpullm.processes.ranks import check_same_options, default_exit_status, guarded, world
 
 EXIT_DIFFERENT = 1
@@ -119,13 +120,16 @@ def all_ranks() -> Iterator[Comm | None]:
 
     Only rank 0 prints. An error on one rank ends all of them.
     """
+    context = click.get_current_context()
+    limit = context.params["time_limit"]
     _, size = rank_and_size_from_environment()
     if size == 1:
-        yield None
+        with ProgressLimit(limit, None, EXIT_MACHINE_FAILED):
+            yield None
         return
     comm = world()
-    with guarded(comm, exit_status):
-        check_same_options(comm, _same_on_all_ranks(click.get_current_context()))
+    with ProgressLimit(limit, comm, EXIT_MACHINE_FAILED), guarded(comm, exit_status):
+        check_same_options(comm, _same_on_all_ranks(context))
         OUT.quiet = comm.Get_rank() > 0
         yield comm
 

@@ -149,12 +149,9 @@ def padded_vocab(default: str, help: str) -> Decorator:
 
 
 of_model = click.option("--checkpoint", type=PATH, help="Checkpoint of a model, instead of --model.")
-time_limit = click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1800.0,
-    help="Seconds that one measurement may take.",
-)
+_time_limit = partial(click.option, "--time-limit", type=click.FloatRange(min=0, min_open=True), default=1800.0)
+time_limit = _time_limit(help="Seconds that one measurement may take.")
+progress_limit = _time_limit(help="Seconds without progress, as in one step, after which the run is ended.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 
 

@@ -59,6 +59,7 @@ MAX_LINES = 16
 @options.llmc_library(
     help="Compare with llm.c itself, built as this shared object, on the models, tokens and settings of the records.",
 )
+@options.progress_limit
 @options.as_json
 @options.report
 def command(**values: Any) -> None:

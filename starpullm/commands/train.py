@@ -92,6 +92,7 @@ PATTERN = click.Path()
     "--state-dir", type=options.PATH, show_default="that of --resume", help="Folder to save training states in."
 )
 @click.option("--keep-states", type=POSITIVE, default=2, help="Number of newest states to keep, at least 2.")
+@options.progress_limit
 @click.option("--keep-going", is_flag=True, help="Go on after a loss that is NaN or infinite.")
 @click.option("--log", type=options.PATH, metavar="FILE", help="Write a line of JSON for each loss; --resume appends.")
 @click.option(

@@ -17,6 +17,9 @@ from pathlib import Path
 from starpullm.errors import MissingDependencyError
 from starpullm.processes.keeper import RANK_AND_SIZE
 
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")
+"""The programs that start ranks on the first host and on the others; not those of a scheduler, which it ends."""
+
 # All variables of a rank's job, which would confuse an mpirun inside the rank.
 _OUTER_JOB = ("OMPI_*", "ORTE_*", "PRTE_*", "PMIX_*", "PMI_*")
 

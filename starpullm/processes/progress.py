@@ -56,6 +56,7 @@ class _Own:
 
     phase: str | None = None
     step: int | None = None
+    reports = 0
     note: Callable[[], str] = str
     """What to say after where the process is."""
 
@@ -68,6 +69,7 @@ def report_phase(phase: str, step: int | None = None) -> None:
     """
     _Own.phase = phase[:_PHASE_CHARACTERS]
     _Own.step = _Own.step if step is None else step
+    _Own.reports += 1
     file = _record_file()
     if file is not None:
         number = _NO_STEP if _Own.step is None else _Own.step
@@ -79,6 +81,11 @@ def where() -> str:
     """Return this process's step and phase in words, as messages have them at their end, and its note."""
     phase = "no phase reported" if _Own.phase is None else str(Phase(_Own.phase, _Own.step, 0))
     return phase + _Own.note()
+
+
+def reports() -> int:
+    """Return how many phases this process has reported."""
+    return _Own.reports
 
 
 def add_note(note: Callable[[], str]) -> None:

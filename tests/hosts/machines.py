@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +24,9 @@ import psutil
 from . import cases as cases_program
 
 NAMES = ("north", "south")
-PROGRAMS = ("ip", "mpirun", "nsenter", "setpriv", "ssh", "ssh-keygen", "sshd", "timeout", "unshare")
+PROGRAMS = ("ip", "mpirun", "nsenter", "setpriv", "ssh", "ssh-keygen", "sshd", "taskset", "timeout", "unshare")
 _START_SECONDS = 20.0
+_WAIT_SECONDS = 40.0
 _EXPORTED = ("STARPU_HOME", "STARPULLM_LOCK", "OMP_WAIT_POLICY")
 """What ranks need of the environment; mpirun passes on its own variables only."""
 
@@ -62,6 +63,12 @@ LogLevel ERROR
 def _path() -> str:
     # Debian keeps daemons in folders that are not on every PATH.
     return f"{os.environ['PATH']}:/usr/sbin:/sbin"
+
+
+def _on_own_core(host: str) -> list[str]:
+    """Return the start of a command line: StarPU binds the first worker of each host to its first core."""
+    cores = sorted(os.sched_getaffinity(0))
+    return ["taskset", "--cpu-list", str(cores[NAMES.index(host) % len(cores)])]
 
 
 def why_not() -> str | None:
@@ -110,7 +117,7 @@ class Hosts:
 
     def command(self, host: str, *command: str | Path) -> list[str]:
         """Return a command line that runs a command on a host."""
-        enter = ["nsenter", "--target", str(self.pids[host]), "--mount", "--net", "--uts", "--pid"]
+        enter = [*_on_own_core(host), "nsenter", "--target", str(self.pids[host]), "--mount", "--net", "--uts", "--pid"]
         return [*enter, "--", *map(str, command)]
 
     def run(self, host: str, *command: str | Path, limit: float = 10) -> str:
@@ -119,13 +126,11 @@ class Hosts:
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def finished(
-        self, host: str, command: Sequence[str | Path], limit: float, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
+    def finished(self, host: str, command: Sequence[str | Path], limit: float) -> subprocess.CompletedProcess[str]:
         """Run a command on a host to its end, at most this many seconds."""
         return subprocess.run(
             self.command(host, "timeout", "--kill-after=2", f"{limit:g}", *command),
-            env={**self.environment, **environment},
+            env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -133,17 +138,27 @@ class Hosts:
             check=False,
         )
 
-    def mpirun(self, *command: str | Path, limit: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command as one rank on each host."""
-        exported = [argument for name in (*_EXPORTED, *environment) for argument in ("-x", name)]
-        ranks = ["mpirun", "-n", str(len(NAMES)), "--map-by", "node", *exported]
-        return self.finished(NAMES[0], [*ranks, *command], limit, **environment)
+    def mpirun(self, *command: str | Path) -> list[str | Path]:
+        """Return the command line, on the first host, that runs a command as one rank on each host."""
+        exported = [argument for name in _EXPORTED for argument in ("-x", name)]
+        return ["mpirun", "-n", str(len(NAMES)), "--map-by", "node", *exported, *command]
 
-    def starpullm(
-        self, *arguments: str | Path, limit: float = 60, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command of starpullm as one rank on each host."""
-        return self.mpirun(sys.executable, "-P", "-m", "starpullm.commands", *arguments, limit=limit, **environment)
+    @contextmanager
+    def started(self, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+        """Start a command of starpullm as one rank on each host; at the end of the context it is killed."""
+        command = self.mpirun(sys.executable, "-P", "-m", "starpullm.commands", *arguments)
+        with subprocess.Popen(
+            self.command(NAMES[0], *command),
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def outcomes(self, cases: Sequence[Case], limit: float = 100) -> list[Outcome]:
         """Run commands of starpullm one after the other, each as one rank on each host."""
@@ -151,7 +166,7 @@ class Hosts:
             folder = Path(name)
             contents = [{"arguments": [*map(str, case.arguments)], "environment": case.environment} for case in cases]
             (folder / "cases.json").write_text(json.dumps(contents), "utf-8")
-            done = self.mpirun(sys.executable, "-P", cases_program.__file__, folder, limit=limit)
+            done = self.finished(NAMES[0], self.mpirun(sys.executable, "-P", cases_program.__file__, folder), limit)
             assert done.returncode == 0, f"{done.stdout}{done.stderr}"
             return [
                 Outcome(
@@ -172,6 +187,22 @@ class Hosts:
                 if (process / "ns" / "pid").readlink() in self.namespaces:
                     found.append(int(process.name))
         return found
+
+    def commands(self) -> list[str]:
+        """Return what runs on the hosts beside sshd."""
+        names = []
+        for pid in self.processes():
+            with suppress(psutil.Error):
+                names.append(psutil.Process(pid).name())
+        return [name for name in names if name != "sshd"]
+
+    def wait_for(self, condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+        """Wait until a condition holds; fail if it takes long, or if a process ends before."""
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {_WAIT_SECONDS:g} s; {self.commands()} run"
+            assert process is None or process.poll() is None, process.communicate()
+            time.sleep(0.05)
 
     def cut(self) -> None:
         """Cut the cable, without a word to whoever waits for a message."""
@@ -199,6 +230,7 @@ def running_hosts(folder: Path) -> Iterator[Hosts]:
         "OMPI_MCA_orte_default_hostfile": str(folder / "hostfile"),
         "OMPI_MCA_plm_rsh_args": f"-F {folder}/ssh_config",
         "OMPI_MCA_btl": "tcp,self",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
     }
     environment.setdefault("STARPULLM_LOCK", str(folder / "own" / "lock"))
     environment.setdefault("OMP_WAIT_POLICY", "passive")
@@ -206,7 +238,19 @@ def running_hosts(folder: Path) -> Iterator[Hosts]:
         processes = {}
         for name in NAMES:
             unshare = ["unshare", "--kill-child", "--fork", "--pid", "--mount-proc", "--mount", "--net", "--uts"]
-            command = ["setpriv", "--pdeathsig", "KILL", *unshare, "bash", "-c", _HOST, "host", name, str(folder)]
+            command = [
+                *_on_own_core(name),
+                "setpriv",
+                "--pdeathsig",
+                "KILL",
+                *unshare,
+                "bash",
+                "-c",
+                _HOST,
+                "host",
+                name,
+                str(folder),
+            ]
             output = stack.enter_context((folder / f"{name}.log").open("wb"))
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
             stack.callback(_end, process)

@@ -87,6 +87,7 @@ def test_a_signal_ends_a_command_that_hangs_in_the_library(
         ("generate", "--checkpoint", byte_checkpoint, "--num-tokens", 4): signal.SIGTERM,
         ("parity", "odd"): signal.SIGINT,  # whose standard error nobody reads any more
     }
+    limited = ("parity", "tiny", "--time-limit", 3)  # ends by itself
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     with ExitStack() as stack:
@@ -98,19 +99,20 @@ def test_a_signal_ends_a_command_that_hangs_in_the_library(
                     environment={**idle, "TMPDIR": str(temporary)},
                 )
             )
-            for command in commands
+            for command in (limited, *commands)
         }
-        for process in processes.values():
-            wait_for_native_call(process)
+        for command in commands:
+            wait_for_native_call(processes[command])
         unread = processes["parity", "odd"].stderr
         assert unread is not None
         unread.close()
         for command, number in commands.items():
             processes[command].send_signal(number)
-        for command, number in commands.items():
+        for command, number in {limited: signal.SIGTERM, **commands}.items():
             run = finish(processes[command]).check(128 + number)
             if command == ("parity", "odd"):
                 continue
+            assert command != limited or "starpullm: no progress for 3 s (before the first step, phase " in run.stderr
             assert f"starpullm: ended by {number.name} (before the first step, phase " in run.stderr
             assert "prototypes.py" in run.stderr
             assert "futex" in run.stderr

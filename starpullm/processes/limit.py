@@ -1,0 +1,120 @@
+"""Ends a run that makes no progress, and says which ranks don't answer any more: their host or the network has failed.
+
+Each rank has a thread that answers the others, whatever its main thread does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn, Self
+
+import psutil
+
+from starpullm.processes import Comm, progress
+from starpullm.processes.interrupts import say
+from starpullm.processes.mpirun import LAUNCHERS, host_name
+from starpullm.processes.ranks import rank_list
+
+_POLL_SECONDS = 0.5
+_ANSWER_SECONDS = 5.0
+_TURN_SECONDS = 2.0  # for a rank of a lower number to end the job, which only one has to explain
+_LAUNCHER_SECONDS = 5.0  # for mpirun to end the job: it waits for an answer of hosts that it can't reach
+_ASK, _ANSWER = 1, 2
+
+
+class ProgressLimit:
+    """Ends the run with an exit status, from a thread, if a rank has begun no phase for so many seconds.
+
+    Over ranks (None: one process), all of them enter and leave the context. A rank also ends when its launcher has.
+    """
+
+    def __init__(self, seconds: float, comm: Comm | None, status: int) -> None:
+        self.seconds, self.status = seconds, status
+        self._comm = comm.Dup() if comm else None  # messages of its own
+        self._hosts = comm.allgather(host_name()) if comm else []
+        self._rank = comm.Get_rank() if comm else 0
+        self._parent = os.getppid()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="starpullm progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._comm:
+            self._comm.Free()
+
+    def _watch(self) -> None:
+        seen, idle = 0, 0.0  # by its own pauses: a process that was stopped meanwhile isn't late
+        while not self._over.wait(_POLL_SECONDS):
+            seen, before = progress.reports(), seen
+            idle = idle + _POLL_SECONDS if seen == before else 0.0
+            self._answered()
+            if self._comm and os.getppid() != self._parent:
+                self._end("its launcher has ended")
+            if idle >= self.seconds:
+                missing = self._missing()
+                if seen == progress.reports():
+                    self._end(f"no progress for {self.seconds:g} s", missing)
+
+    def _answered(self) -> set[int]:
+        """Answer the ranks that have asked; return them and those that have answered."""
+        heard: set[int] = set()
+        if self._comm is None:
+            return heard
+        while self._comm.Iprobe(tag=_ASK):
+            heard.add(rank := self._comm.recv(tag=_ASK))
+            self._comm.isend(self._rank, rank, _ANSWER)
+        while self._comm.Iprobe(tag=_ANSWER):
+            heard.add(self._comm.recv(tag=_ANSWER))
+        return heard
+
+    def _missing(self) -> list[int]:
+        """Ask all other ranks, and return those that don't answer."""
+        if self._comm is None:
+            return []
+        missing = set(range(len(self._hosts))) - {self._rank}
+        requests = [self._comm.isend(self._rank, rank, _ASK) for rank in missing]
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while requests and missing and time.monotonic() < deadline:
+            missing -= self._answered()
+            time.sleep(_POLL_SECONDS / 10)
+        return sorted(missing)
+
+    def _end(self, why: str, missing: Sequence[int] = ()) -> NoReturn:
+        where = progress.where()
+        if self._comm is None:
+            with suppress(OSError):  # nobody reads it
+                say(f"starpullm: {why} ({where}), so the run is ended")
+            os.kill(os.getpid(), signal.SIGTERM)  # for which a command has its own limit
+            while True:
+                time.sleep(_POLL_SECONDS)
+        if missing:
+            hosts = sorted({self._hosts[rank] for rank in missing})
+            why += f", no answer from {rank_list(missing)} on {', '.join(hosts)}"
+            self._end_launcher()
+        if any(rank not in missing for rank in range(self._rank)):
+            time.sleep(_TURN_SECONDS)
+        with suppress(OSError):
+            say(f"rank {self._rank}: {why} ({where}), so the job is ended")
+        self._comm.Abort(self.status)
+        os._exit(self.status)
+
+    def _end_launcher(self) -> None:
+        """Let another process kill what has started this rank, and all that it has started, unless they end soon."""
+        for launcher in psutil.Process().parents():
+            if launcher.name() in LAUNCHERS:
+                pids = " ".join(str(process.pid) for process in (launcher, *launcher.children(recursive=True)))
+                kill = ["sh", "-c", f"sleep {_LAUNCHER_SECONDS}; kill -KILL {pids}"]
+                nowhere = subprocess.DEVNULL
+                subprocess.Popen(kill, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+                return
