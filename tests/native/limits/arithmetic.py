@@ -57,7 +57,7 @@ def _check_kernels(statements: Statements) -> None:
     before = present_cache()
     statements.equal("a kernel's check", "passed", KernelBits().of("residual_forward", 5, cases=12).outcome.value)
     statements.equal("the cache after it", before, present_cache())
-    sentence = f'kernel: found "none", expected one with cases: {", ".join(CASES)}'
+    sentence = f'what: found "none", expected a kernel with cases: {", ".join(CASES)}'
     statements.refused("the check of no kernel", InvalidArgumentError, sentence, partial(KernelBits().of, "none", 1))
     names = kernel_names()
     statements.equal("kernels with cases", list(CASES), list(names))

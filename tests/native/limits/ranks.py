@@ -80,18 +80,17 @@ def _check_large_messages(statements: Statements, place: Place) -> None:
 
 
 def _check_one_rank_alone(statements: Statements, place: Place) -> None:
-    """Let the last rank have no checkpoint: it says so, and the others repeat its sentence."""
+    """Let the last rank have no checkpoint: all repeat its sentence."""
     last = place.runtime.ranks - 1
     missing = "/nowhere/model.bin"
     own = place.runtime.rank == last
     path = prototypes.c_string("checkpoint", missing if own else place.checkpoint(TINY))
-    sentence = f"{missing}: open: No such file or directory"
     statements.refused(
         "a checkpoint that one rank lacks",
         FileError,
-        sentence if own else f"rank {last}: {sentence}",
+        f"rank {last} on *: {missing}: open: No such file or directory",
         partial(create_as_is, place.runtime, checkpoint=path, batch_size=1),
-        errno.ENOENT if own else None,
+        errno.ENOENT,
     )
 
 
