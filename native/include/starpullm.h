@@ -102,8 +102,8 @@ struct starpullm_runtime_options {
     /* NULL: this process alone. Otherwise the Fortran handle of an MPI communicator whose ranks run one task graph
      * together. All ranks must make the same calls on runtime and session in the same order, with the same options;
      * only the partition may differ. MPI must have been initialized with MPI_THREAD_MULTIPLE. If the creation of the
-     * runtime or of a session fails on some ranks, it fails on all of them, and the others name the first of these
-     * ranks. After another call that has failed on one rank alone, the others may wait for ever. */
+     * runtime or of a session fails on some ranks, it fails on all, which name the first of these and its host. After
+     * another call that has failed on one rank alone, the others may wait for ever. */
     const int32_t *communicator;
     /* NULL: the library's own matmuls, with llm.c's bits. Otherwise the shared library of a CBLAS, as a path or a name
      * for the dynamic linker: its matmuls are used until the runtime is destroyed, and no result is strict. */

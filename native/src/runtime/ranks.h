@@ -19,8 +19,8 @@ struct ranks {
 status ranks_open(int32_t communicator, status code, int64_t workers, int64_t threads, int core, struct ranks *ranks);
 void ranks_close(void);
 
-/* Collective: STARPULLM_OK if `code` is so on every rank. Otherwise a rank that has failed keeps its failure, and the
- * others get that of the first one, with its number. Without open ranks, `code`. */
+/* Collective: STARPULLM_OK if `code` is so on every rank. Otherwise all get the failure of the first rank that has one,
+ * with its number and host, unless each has its own. Without open ranks, `code`. */
 status ranks_agree(status code);
 
 /* Collective: refuses with this sentence, on all ranks, unless each so many neighbours have the same value. */
