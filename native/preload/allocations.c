@@ -61,7 +61,7 @@ static bool resolve(void)
 
 /* ---- The table ---- */
 
-enum { MAX_SITES = 1 << 16, NUM_CHAINS = 1 << 14 }; /* powers of two */
+enum { MAX_SITES = 1 << 16, NUM_CHAINS = 1 << 14, MAX_ENTRIES = 1 << 20 }; /* powers of two */
 
 struct site {
     _Atomic(uint64_t) key; /* the caller's address, then 16 bits with the thread's number; 0: unused */
@@ -119,24 +119,48 @@ static struct site *site_of(const void *caller)
     abort();
 }
 
-static void insert(struct entry *entry)
+/* Entries aren't allocated: an allocator may call mmap() in its own malloc(), with its locks held. */
+static struct entry entries[MAX_ENTRIES];
+static struct chain unused = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static void add(struct chain *chain, struct entry *entry)
 {
-    struct chain *chain = chain_of(entry->address);
-    atomic_fetch_add(&entry->site->live, 1);
-    atomic_fetch_add(&entry->site->live_bytes, entry->bytes);
     pthread_mutex_lock(&chain->mutex);
     entry->next = chain->first;
     chain->first = entry;
     pthread_mutex_unlock(&chain->mutex);
 }
 
+static void give_back(struct entry *entry)
+{
+    if (entry)
+        add(&unused, entry);
+}
+
+static struct entry *new_entry(void)
+{
+    static size_t used;
+    pthread_mutex_lock(&unused.mutex);
+    struct entry *entry = unused.first ? unused.first : &entries[used++];
+    if (entry == entries + MAX_ENTRIES)
+        abort();
+    unused.first = entry->next;
+    pthread_mutex_unlock(&unused.mutex);
+    return entry;
+}
+
+static void insert(struct entry *entry)
+{
+    atomic_fetch_add(&entry->site->live, 1);
+    atomic_fetch_add(&entry->site->live_bytes, entry->bytes);
+    add(chain_of(entry->address), entry);
+}
+
 static void *count(void *address, size_t bytes, const void *caller)
 {
     if (!address || !atomic_load(&counting))
         return address;
-    struct entry *entry = next.malloc(sizeof *entry);
-    if (!entry)
-        abort();
+    struct entry *entry = new_entry();
     *entry = (struct entry){.address = address, .bytes = bytes, .site = site_of(caller)};
     atomic_fetch_add(&entry->site->made, 1);
     insert(entry);
@@ -167,7 +191,7 @@ static struct entry *take(const void *address)
 
 static void forget(const void *address)
 {
-    next.free(take(address));
+    give_back(take(address));
 }
 
 /* ---- Refusing ---- */
@@ -218,7 +242,7 @@ EXPORTED void *realloc(void *address, size_t bytes)
     if (entry && !moved && bytes > 0)
         insert(entry);
     else
-        next.free(entry);
+        give_back(entry);
     return count(moved, bytes, CALLER);
 }
 
@@ -301,7 +325,7 @@ EXPORTED void *mremap(void *address, size_t bytes, size_t new_bytes, int flags, 
             insert(entry);
         return moved;
     }
-    next.free(entry);
+    give_back(entry);
     return count(moved, new_bytes, CALLER);
 }
 

@@ -104,6 +104,16 @@ def found_leaks(compiled: Callable[[str], Path]) -> dict[str, list[str]]:
     return found
 
 
+def test_an_allocator_that_maps_memory_with_its_lock_held(
+    compiled: Callable[[str], Path], found_leaks: dict[str, list[str]]
+) -> None:
+    """It calls the counting functions while it allocates; what leaks is the same."""
+    library = compiled("leaking_library.c")
+    environment = {**allocations.preloading(compiled("mapping_allocator.c")), "STARPULLM_LIB": str(library)}
+    found: dict[str, list[str]] = run_function(find_leaks, library, environment=environment)
+    assert found == found_leaks
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_what_leaks_is_named_with_its_size(found_leaks: dict[str, list[str]], name: str) -> None:
     first, *leaks = found_leaks[name]
