@@ -27,7 +27,6 @@ from starpullm.trainer import Trainer
 _TINY = shipped_record("tiny")
 _MOST_CORES = 1024
 """Cores that the library counts."""
-_PR_GET_NAME = 16
 
 
 @check
@@ -167,7 +166,7 @@ def _can_follow_threads() -> bool:
     """Return whether this process may bind threads, and read the names by which `_units_of_workers` knows them."""
     with suppress(OSError):
         os.sched_setaffinity(0, os.sched_getaffinity(0))
-        return not ctypes.CDLL(None).prctl(_PR_GET_NAME, ctypes.create_string_buffer(16))
+        return not ctypes.CDLL(None).prctl(16, ctypes.create_string_buffer(16))  # PR_GET_NAME
     return False
 
 

@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from starpullm.binding.library import ENVIRONMENT_VARIABLE
-from starpullm.commands.render import ERR, OUT
+from starpullm.commands.render import ERR, OUT, open_output
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.processes import Comm, progress
 from starpullm.processes.interrupts import SignalWatch
@@ -65,10 +65,7 @@ _SECTIONS = {
 
 
 class _Group(click.Group):
-    """Imports the command that is called, and no other.
-
-    Prints the sentence of an error instead of a traceback, and exits with its status.
-    """
+    """Imports the command that is called, and no other."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for names in _SECTIONS.values() for name in names]
@@ -87,31 +84,36 @@ class _Group(click.Group):
                 formatter.write_dl([(name, c.get_short_help_str(width)) for name, c in commands.items() if c])
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
-        try:
+        with _reported_errors():
+            open_output()
             return super().make_context(*args, **options)  # prints --help and --version
-        except BrokenPipeError:
-            os._exit(EXIT_CLOSED_PIPE)
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
-            with SignalWatch(_LEAVE_SECONDS):
-                return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except BrokenPipeError:
-            # All contexts have been left. At its end Python would fail to write what the pipe hasn't taken.
-            os._exit(EXIT_CLOSED_PIPE)
-        except (Exception, KeyboardInterrupt) as error:
-            match error:
-                case StarpullmError():
-                    ERR.print(f"Error: {error}")
-                case MemoryError():
-                    ERR.print(f"Error: out of memory: {error}")
-                case KeyboardInterrupt():
-                    ERR.print(f"Interrupted ({progress.where()}).")
-                case _:
-                    traceback.print_exc()
-            ctx.exit(exit_status(error))
+        with _reported_errors(), SignalWatch(_LEAVE_SECONDS):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _reported_errors() -> Iterator[None]:
+    """Print the sentence of an error instead of a traceback, and exit with its status."""
+    try:
+        yield
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except BrokenPipeError:
+        # All contexts have been left. At its end Python would fail to write what the pipe hasn't taken.
+        os._exit(EXIT_CLOSED_PIPE)
+    except (Exception, KeyboardInterrupt) as error:
+        match error:
+            case StarpullmError():
+                ERR.print(f"Error: {error}")
+            case MemoryError():
+                ERR.print(f"Error: out of memory: {error}")
+            case KeyboardInterrupt():
+                ERR.print(f"Interrupted ({progress.where()}).")
+            case _:
+                traceback.print_exc()
+        raise click.exceptions.Exit(exit_status(error)) from None
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from starpullm.errors import FormatError, MissingDependencyError, TokenRangeError
+from starpullm.errors import FormatError, InvalidArgumentError, MissingDependencyError, TokenRangeError
 from starpullm.files.header import StrPath
 from starpullm.files.tokenizer import read_tokenizer
 
@@ -30,7 +30,15 @@ class TextEncoding:
     decode_ids: Callable[[list[int]], str]
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        """Return the text's token ids, one-dimensional."""
+        """Return the text's token ids, one-dimensional.
+
+        A byte that Python couldn't decode, which a text of the command line may have, counts as it is;
+        `InvalidArgumentError` is raised unless the text then is UTF-8.
+        """
+        try:
+            text = text.encode("utf-8", errors="surrogateescape").decode("utf-8")
+        except (UnicodeEncodeError, UnicodeDecodeError) as error:
+            raise InvalidArgumentError(f"text: found {text[:20]!r}, expected UTF-8: {error.reason}") from error
         return np.asarray(self.encode_text(text), np.int32)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -67,8 +75,7 @@ def byte_encoding() -> TextEncoding:
         return b"".join(tokens[token] for token in ids).decode("utf-8", errors="replace")
 
     def encode(text: str) -> NDArray[np.uint8]:
-        # A lone surrogate can't be encoded in UTF-8; tiktoken replaces it too.
-        return np.frombuffer(text.encode("utf-8", errors="replace"), np.uint8)
+        return np.frombuffer(text.encode("utf-8"), np.uint8)
 
     return TextEncoding("bytes", len(tokens), len(tokens) - 1, encode, decode)
 

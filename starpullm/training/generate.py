@@ -84,4 +84,4 @@ def continue_text(
         for token in generate(trainer, prompt_ids, encoding.end_of_text, num_tokens, seed):
             ids.append(token)
             progress()
-    return prompt + encoding.decode(ids)
+    return encoding.decode(prompt_ids + ids)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .children import TWO_CORES, Finished, cli_command, run_command
+from .children import TWO_CORES, Finished, cli_command, run_cli, run_command
 
 
 def run_in_a_shell(line: str) -> Finished:
@@ -37,6 +37,43 @@ def test_the_first_line_of_a_long_output() -> None:
         == "parity of tiny-1-ordered on 1x1 lws: passed: 570 tensors compared; 3 steps against golden record\n"
     )
     assert run.stderr == ""
+
+
+PRINTING = ("--help", "doctor --json", "checkpoint show MODEL", "parity tiny", "nonsense")
+
+
+@pytest.mark.parametrize("options", PRINTING)
+def test_output_that_can_not_be_written(tiny_checkpoint: Path, options: str) -> None:
+    """A full disk is one sentence; where errors can't be written, the exit status is as elsewhere."""
+    command = f"starpullm {options.replace('MODEL', str(tiny_checkpoint))}"
+    status = 2 if options == "nonsense" else 0
+    run_in_a_shell(f"{command} 2> /dev/full").check(status)
+    if status == 0:
+        full = run_in_a_shell(f"{command} > /dev/full").check(4)
+        assert full.stderr == "Error: standard output: can't be written: No space left on device\n"
+
+
+def test_output_that_is_closed(tiny_checkpoint: Path) -> None:
+    """It isn't opened again by the next file."""
+    closed = run_in_a_shell(f"starpullm checkpoint show {tiny_checkpoint} >&-").check(4)
+    assert closed.stderr == "Error: standard output: is closed, expected it open: > /dev/null drops what is printed\n"
+    script = f"starpullm checkpoint show {tiny_checkpoint} <&- 2>&- | grep -c heads"
+    assert run_in_a_shell(script).check().stdout == "1\n"
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "-1", "²", "none"])
+def test_a_width_that_no_terminal_has(columns: str) -> None:
+    run = run_cli("predict", "--model", "tiny", "--gflops", 1, environment={"COLUMNS": columns, "LINES": columns})
+    assert run.check().stdout.startswith("tiny, B = ")
+
+
+@pytest.mark.parametrize(("encoding", "dots"), [("latin-1", "?"), ("ascii", "…")])
+def test_what_the_locale_can_not_encode_is_replaced(byte_checkpoint: Path, encoding: str, dots: str) -> None:
+    """Where a locale has nothing but ASCII, click writes UTF-8."""
+    environment = {"PYTHONIOENCODING": encoding}
+    assert "Usage: " in run_cli("parity", "--help", environment=environment).check().stdout
+    generated = ("generate", "--checkpoint", byte_checkpoint, "--num-tokens", 4, "--prompt", "… says")
+    assert run_cli(*generated, environment=environment).check().stdout.startswith(f"{dots} says")
 
 
 def lines_on_a_terminal(*arguments: object) -> list[str]:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from starpullm.commands import main
 from starpullm.data.text import TextEncoding, byte_encoding, gpt2_encoding, text_encoding
-from starpullm.errors import FileError, FormatError, MissingDependencyError, TokenRangeError
+from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, TokenRangeError
 from starpullm.files.tokenizer import Tokenizer
 from starpullm.files.tokens import read_tokens
 
@@ -25,7 +25,6 @@ def test_bytes() -> None:
     assert encoding.decode([72, 256, 105]) == "H<|endoftext|>i"
     assert encoding.encode("é😀").tolist() == list("é😀".encode())
     assert encoding.decode([0xC3]) == "\ufffd"
-    assert encoding.encode("\udc80").tolist() == [ord("?")]
     for bad in (-1, 257):
         with pytest.raises(TokenRangeError, match=rf"element 1: .* in \[0, 257\), found {bad}"):
             encoding.decode([0, bad])
@@ -68,6 +67,17 @@ def check_small_encoding(encoding: TextEncoding) -> None:
     for bad in (-1, encoding.vocab_size):
         with pytest.raises(TokenRangeError, match="element 0"):
             encoding.decode([bad])
+
+
+@pytest.mark.parametrize("encode", ["bytes", "gpt2"])
+def test_bytes_that_the_locale_can_not_decode(request: pytest.FixtureRequest, encode: str) -> None:
+    """They are text if they are UTF-8, and refused otherwise, never replaced."""
+    encoding = byte_encoding() if encode == "bytes" else request.getfixturevalue("small_encoding")
+    as_it_is = "Öl".encode().decode("ascii", "surrogateescape")
+    assert encoding.encode(as_it_is).tolist() == encoding.encode("Öl").tolist()
+    for bad in ("\udce9", "a\ud800"):
+        with pytest.raises(InvalidArgumentError, match=r"text: found '.*expected UTF-8: "):
+            encoding.encode(bad)
 
 
 def test_gpt2_from_llm_c_s_file(small_encoding: TextEncoding, tokenizer_file: Path) -> None:
