@@ -177,7 +177,7 @@ def test_the_cases_stand_on_both_sides_of_thresholds() -> None:
     assert any(t > 768 for t, _ in heads)
     assert any(head > 768 for _, head in heads)
     assert any(a["C"] > 131072 for a in of["matmul_forward"])
-    assert {a["start"] for a in of["gelu_backward"]} == {SUM_CONTINUES, 1 - SUM_CONTINUES}
+    assert {a["start"] for a in of["layernorm_backward_input"]} == {SUM_CONTINUES, 1 - SUM_CONTINUES}
 
 
 def test_findings_are_described_the_first_with_its_bits(cases: dict[int, Case]) -> None:

@@ -38,7 +38,6 @@ struct sum {
 #define VALUE(type, x) type x;
 #define ADDRESS(type, x) type x;
 #define START(x)
-#define FROM_ZERO
 #define OPERATION(name, operands, values) \
     struct name {                         \
         operands values                   \

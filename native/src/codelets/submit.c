@@ -21,7 +21,6 @@ static enum sum_start start_of(struct sum sum)
 #define VALUE(type, x) a->x,
 #define ADDRESS(type, x) &a->x,
 #define START(x) start_of(a->x),
-#define FROM_ZERO SUM_FROM_ZERO,
 #define OPERATION(name, operands, values)                                                    \
     static void run_##name(const struct task *task, void *const buffers[], struct team team) \
     {                                                                                        \

@@ -4,7 +4,7 @@
  *
  * An output that is an accumulating ordered sum takes a `sum_start`: SUM_FROM_ZERO starts the sum at +0.0f and never
  * reads the output (it may be uninitialised); SUM_CONTINUES starts from its present value. An output without a
- * sum_start is overwritten. Outputs never overlap inputs.
+ * sum_start is overwritten; a sum in it starts at +0.0f. Outputs never overlap inputs.
  *
  * All threads of a team call a kernel at the same time, with the same arguments except for the thread's own number.
  * Each output element is computed whole by one of them (kernels/team.h), so that the bits don't depend on how many

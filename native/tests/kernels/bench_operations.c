@@ -121,7 +121,7 @@ static void matmul_forward(const struct kernels *k, struct team team)
 }
 static void matmul_backward_input(const struct kernels *k, struct team team)
 {
-    k->matmul_backward_input(b, a, c, N(), s.C, s.OC, SUM_FROM_ZERO, team);
+    k->matmul_backward_input(b, a, c, N(), s.C, s.OC, team);
 }
 static void matmul_backward_weight(const struct kernels *k, struct team team)
 {
@@ -153,7 +153,7 @@ static void gelu_forward(const struct kernels *k, struct team team)
 }
 static void gelu_backward(const struct kernels *k, struct team team)
 {
-    k->gelu_backward(a, b, c, N() * s.C, SUM_FROM_ZERO, team);
+    k->gelu_backward(a, b, c, N() * s.C, team);
 }
 static void residual_forward(const struct kernels *k, struct team team)
 {
@@ -161,7 +161,7 @@ static void residual_forward(const struct kernels *k, struct team team)
 }
 static void residual_backward(const struct kernels *k, struct team team)
 {
-    k->residual_backward(a, b, c, N() * s.C, SUM_CONTINUES, team);
+    k->residual_backward(a, b, c, N() * s.C, team);
 }
 
 static size_t Vp(void)
@@ -186,7 +186,7 @@ static void mean_loss(const struct kernels *k, struct team team)
 }
 static void crossentropy_softmax_backward(const struct kernels *k, struct team team)
 {
-    k->crossentropy_softmax_backward(a, c, b, ids, N(), s.V, Vp(), SUM_FROM_ZERO, team);
+    k->crossentropy_softmax_backward(a, c, b, ids, N(), s.V, Vp(), team);
 }
 
 static void gradient_setup(void)

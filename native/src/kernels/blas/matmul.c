@@ -40,14 +40,14 @@ static void matmul_forward_blas(float *out /* (N,OC) */, const float *inp /* (N,
 
 static void matmul_backward_input_blas(float *dinp /* (N,C) */, const float *dout /* (N,OC) */,
                                        const float *weight /* (OC,C) */, size_t N, size_t C, size_t OC,
-                                       enum sum_start start, struct team team)
+                                       struct team team)
 {
     const struct part part = part_of_output(team, N, C);
     const size_t rows = length(part.rows), columns = length(part.columns);
     if (rows == 0 || columns == 0)
         return;
     blas_product(dinp + part.rows.begin * C + part.columns.begin, C, dout + part.rows.begin * OC, OC, false,
-                 weight + part.columns.begin, C, false, rows, columns, OC, start == SUM_CONTINUES);
+                 weight + part.columns.begin, C, false, rows, columns, OC, false);
 }
 
 static void matmul_backward_weight_blas(float *dweight /* (rows,C) */, float *dbias /* (rows) */,

@@ -20,8 +20,7 @@ void gelu_forward_ref(float *out, const float *inp, size_t count, struct team te
     }
 }
 
-void gelu_backward_ref(float *dinp, const float *dout, const float *inp, size_t count, enum sum_start start,
-                       struct team team)
+void gelu_backward_ref(float *dinp, const float *dout, const float *inp, size_t count, struct team team)
 {
     const struct share own = team_share(team, count, FLOATS_PER_LINE);
     const float g = tanh_slope();
@@ -33,6 +32,6 @@ void gelu_backward_ref(float *dinp, const float *dout, const float *inp, size_t 
         const float ch = coshf(y);
         const float se = 1.0f / (ch * ch);
         const float d = 0.5f * (1.0f + th) + (x * 0.5f * se * g) * (1.0f + (3.0f * 0.044715f) * x * x);
-        dinp[i] = present(start, &dinp[i]) + d * dout[i];
+        dinp[i] = 0.0f + d * dout[i];
     }
 }

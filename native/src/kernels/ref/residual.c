@@ -10,11 +10,11 @@ void residual_forward_ref(float *restrict out, const float *restrict a, const fl
 }
 
 void residual_backward_ref(float *restrict da, float *restrict db, const float *restrict dout, size_t count,
-                           enum sum_start start, struct team team)
+                           struct team team)
 {
     const struct share own = team_share(team, count, FLOATS_PER_LINE);
     for (size_t i = own.begin; i < own.end; i++) {
-        da[i] = present(start, &da[i]) + dout[i];
-        db[i] = present(start, &db[i]) + dout[i];
+        da[i] = 0.0f + dout[i];
+        db[i] = 0.0f + dout[i];
     }
 }

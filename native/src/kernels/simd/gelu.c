@@ -43,21 +43,19 @@ void SIMD_NAME(gelu_forward)(float *out /* (count) */, const float *inp /* (coun
 }
 
 void SIMD_NAME(gelu_backward)(float *dinp /* (count) */, const float *dout /* (count) */,
-                              const float *inp /* (count) */, size_t count, enum sum_start start, struct team team)
+                              const float *inp /* (count) */, size_t count, struct team team)
 {
     const float g = tanh_slope();
     const struct share share = team_share(team, count, FLOATS_PER_LINE);
     size_t i = share.begin;
-    for (; i + LANES <= share.end; i += LANES) {
-        const vector present = start == SUM_FROM_ZERO ? vector_of(0.0f) : vector_load(dinp + i);
-        vector_store(dinp + i, present + backward(vector_load(inp + i), vector_load(dout + i), g));
-    }
+    for (; i + LANES <= share.end; i += LANES)
+        vector_store(dinp + i, 0.0f + backward(vector_load(inp + i), vector_load(dout + i), g));
     if (i < share.end) {
         float x[LANES] = {0}, d[LANES] = {0}, term[LANES];
         memcpy(x, inp + i, (share.end - i) * sizeof *x);
         memcpy(d, dout + i, (share.end - i) * sizeof *d);
         vector_store(term, backward(vector_load(x), vector_load(d), g));
         for (size_t j = 0; i + j < share.end; j++)
-            dinp[i + j] = (start == SUM_FROM_ZERO ? 0.0f : dinp[i + j]) + term[j];
+            dinp[i + j] = 0.0f + term[j];
     }
 }

@@ -1,4 +1,4 @@
-/* matmul_backward_input: dinp[n,i] += sum over o of weight[o,i] * dout[n,o].
+/* matmul_backward_input: dinp[n,i] = sum over o of weight[o,i] * dout[n,o].
  *
  * As C = A * B: A is dout (m = N, k = OC), B is weight (k = OC, n = C), C is dinp.
  *
@@ -23,7 +23,6 @@ struct backward_input {
     float *dinp;                /* (m,n), rows ldb apart */
     const float *dout, *weight; /* (m,k); (k,n), rows ldb apart */
     size_t m, n, k, ldb;
-    enum sum_start start;
     struct blocking blocking;
     float *b;    /* the micro-panels of a block of B */
     float *rows; /* A's, where they have a set conflict */
@@ -44,11 +43,8 @@ static void backward_input_block(const struct backward_input *w, struct rows a, 
     const size_t kc = smaller(w->blocking.KC, w->k - pc), nc = smaller(w->blocking.NC, w->n - jc);
     SIMD_NAME(pack_b)(w->b, w->weight + pc * w->ldb + jc, w->ldb, kc, nc);
     struct prefetch_plan plan = prefetch_plan(next_b(w, pc, jc), tiles_of(w->m, nc), kc);
-    struct product tile = {.ldc = w->ldb,
-                           .initial = pc == 0 && w->start == SUM_FROM_ZERO ? SIMD_NAME(zeros) : NULL,
-                           .rs_a = a.ld,
-                           .cs_a = 1,
-                           .k = kc};
+    struct product tile = {
+        .ldc = w->ldb, .initial = pc == 0 ? SIMD_NAME(zeros) : NULL, .rs_a = a.ld, .cs_a = 1, .k = kc};
     for (size_t ir = 0; ir < w->m; ir += MR)
         for (size_t jr = 0; jr < nc; jr += NR) {
             tile.c = w->dinp + ir * w->ldb + jc + jr;
@@ -81,8 +77,7 @@ static bool backward_input_packed(struct backward_input *w)
 }
 
 void SIMD_NAME(matmul_backward_input)(float *dinp /* (N,C) */, const float *dout /* (N,OC) */,
-                                      const float *weight /* (OC,C) */, size_t N, size_t C, size_t OC,
-                                      enum sum_start start, struct team team)
+                                      const float *weight /* (OC,C) */, size_t N, size_t C, size_t OC, struct team team)
 {
     const struct rectangle own = SIMD_NAME(team_rectangle)(team, N, C);
     struct backward_input w = {.dinp = dinp + own.rows.begin * C + own.columns.begin,
@@ -91,12 +86,11 @@ void SIMD_NAME(matmul_backward_input)(float *dinp /* (N,C) */, const float *dout
                                .m = own.rows.end - own.rows.begin,
                                .n = own.columns.end - own.columns.begin,
                                .k = OC,
-                               .ldb = C,
-                               .start = start};
+                               .ldb = C};
     if (w.m == 0 || w.n == 0)
         return;
     /* A single row uses each value of weight once: nothing to gain by keeping sums in registers. */
     if (N == 1 || SIMD_NAME(is_small_matmul)(N, C, OC) || !backward_input_packed(&w))
         for (size_t n = 0; n < w.m; n++)
-            SIMD_NAME(unpacked_row)(w.dinp + n * C, start, w.dout + n * OC, 1, w.weight, C, w.n, OC);
+            SIMD_NAME(unpacked_row)(w.dinp + n * C, SUM_FROM_ZERO, w.dout + n * OC, 1, w.weight, C, w.n, OC);
 }
