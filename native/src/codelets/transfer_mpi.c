@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "runtime/ranks_mpi.h"
+#include "runtime/ranks.h"
 #include "runtime/runtime.h"
 
 /* A task's accesses, rank and priority in StarPU-MPI's form, the same for the calls before and after the submission. */

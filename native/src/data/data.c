@@ -4,7 +4,6 @@
 #include <starpu.h>
 
 #include "data/disk.h"
-#include "data/exchange.h"
 #include "data/pages.h"
 #include "instrument/audit.h"
 

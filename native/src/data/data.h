@@ -37,7 +37,7 @@ status data_create(struct data *data, bool on_this_rank);
 void data_destroy(struct data *data);
 
 /* Waits for the tasks submitted so far that write the data (for _write also those that read it), and delays later ones
- * until data_release(). *memory is the buffer. The value must be on this rank: see exchange.h. If accesses are audited,
+ * until data_release(). *memory is the buffer. The value must be on this rank. If accesses are audited,
  * no other task that uses audited data may be running. */
 status data_acquire_read(struct data *data, const void **memory);
 status data_acquire_write(struct data *data, void **memory);
@@ -60,3 +60,22 @@ void data_drop(struct data *data);
 void data_write_early(struct data *data);
 /* Frees their memory if it has been; from a task's callback, and not among the tasks that use them. */
 void data_leave(const struct data *data);
+
+/* ---- Bringing data to ranks that no task brings it to (exchange_mpi.c). The ranks that have the data make the same
+ * calls in the same order among their tasks. ---- */
+
+/* Tells StarPU-MPI the data's tag and owner. */
+void exchange_register(struct data *data);
+/* Comes before the handle is unregistered. Contributions that haven't been added up are lost. */
+void exchange_unregister(struct data *data);
+
+/* Copies the value to a rank, as for a task there that reads it. Both have registered the data. */
+status exchange_to(struct data *data, int rank);
+/* Frees the copies on ranks that aren't the owner. Nothing for data that this rank doesn't have, which may be NULL. */
+void exchange_drop(struct data *data);
+
+/* Copies values of the owner, which are no data, to all ranks; collective. */
+void exchange_values(float *values, int64_t count, int owner);
+
+/* Adds up the ranks' contributions to a reducible value in a binary tree; the sum is on the owner. */
+status exchange_reduce(struct data *data);

@@ -1,11 +1,10 @@
 /* Data over ranks, through StarPU-MPI. */
-#include "data/exchange.h"
+#include "data/data.h"
 
 #include <stdint.h>
 #include <string.h>
 
-#include "data/data.h"
-#include "runtime/ranks_mpi.h"
+#include "runtime/ranks.h"
 #include "runtime/runtime.h"
 
 static bool one_rank(void)

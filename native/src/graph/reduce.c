@@ -1,7 +1,6 @@
 /* The reduction of the parameters' gradients over sub-batches: where each contribution goes, and how they become one.
  * docs/design.md describes the modes. `ordered` has one buffer per rank and tensor, `tree` one per sub-batch, `redux`
  * one; see handles_gradient(). The stage with the head has them of wte too, and hands them on to the first one. */
-#include "data/exchange.h"
 #include "graph/graph.h"
 
 /* `ordered`: of a rank; otherwise of a stage and a sub-batch. */

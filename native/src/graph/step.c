@@ -1,6 +1,5 @@
 /* A whole iteration: the sequential algorithm over sub-batches and stages, as a list of passes. StarPU derives from it
  * what may run at the same time. */
-#include "data/exchange.h"
 #include "graph/graph.h"
 
 /* An owner sends the parameter to all ranks that read it, and need not know by which tasks. */

@@ -2,7 +2,6 @@
  *
  * An update takes as long as the memory takes to bring its operands. Directly after the gradient's last contribution,
  * the gradient and the weight, which the gradient of the input has just been computed with, are still in a cache. */
-#include "data/exchange.h"
 #include "graph/graph.h"
 
 static status update_tensor(const struct graph_context *context, enum parameter p, int l)

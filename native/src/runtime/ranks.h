@@ -2,6 +2,8 @@
  * started after it. */
 #pragma once
 
+#include <starpu_mpi.h>
+
 #include "status.h"
 
 struct ranks {
@@ -33,3 +35,12 @@ int64_t ranks_max_tag(void);
 status ranks_start(void);
 /* Collective: waits for the other ranks. */
 void ranks_stop(void);
+
+/* ---- For the files that call MPI ---- */
+
+/* The runtime's own duplicate; MPI_COMM_NULL if the runtime is this process alone. */
+MPI_Comm ranks_communicator(void);
+
+/* Waits for a request, asleep: a rank that waits inside MPI keeps a core busy, which other ranks and StarPU-MPI's
+ * thread need where there are more of them than cores. */
+void ranks_wait(MPI_Request *request);

@@ -1,5 +1,5 @@
 /* Ranks by MPI. */
-#include "runtime/ranks_mpi.h"
+#include "runtime/ranks.h"
 
 #include <limits.h>
 #include <stddef.h>

@@ -1,7 +1,6 @@
 /* Copies tensors out of a session, and says which there are. */
 #include <string.h>
 
-#include "data/exchange.h"
 #include "runtime/ranks.h"
 #include "session/session.h"
 

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/exchange.h"
 #include "io/checkpoint.h"
 #include "io/folder_lock.h"
 #include "runtime/ranks.h"
