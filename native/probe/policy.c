@@ -1,5 +1,6 @@
 // The scheduling policy: it takes ready tasks in the order of submission, or in an order that follows from a seed,
 // delays them by request, and records them. StarPU loads it by STARPU_SCHED_LIB and STARPU_SCHED=probe.
+#include "clock.h"
 #include "marks.h"
 #include "ready.h"
 #include "recorder.h"

@@ -1,6 +1,7 @@
 // Tasks, accesses and hashes to the log. One lock orders all records; hashes are computed outside of it.
 #include "recorder.h"
 
+#include "clock.h"
 #include "content.h"
 #include "crash.h"
 #include "handles.h"
@@ -16,7 +17,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define XXH_INLINE_ALL
@@ -29,13 +29,6 @@ static struct log *record_to; // NULL: nothing is recorded
 static uint64_t num_tasks;
 static _Atomic uint64_t last_submitted;
 static handle_hook registered, unregistered;
-
-uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 uint64_t last_submission_ns(void)
 {

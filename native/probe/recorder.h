@@ -19,6 +19,5 @@ void recorder_ready(struct starpu_task *task);
 void recorder_started(struct starpu_task *task);
 void recorder_ended(struct starpu_task *task);
 
-// CLOCK_MONOTONIC, and when a task was last submitted, in nanoseconds.
-uint64_t now_ns(void);
+// When a task was last submitted, by now_ns().
 uint64_t last_submission_ns(void);

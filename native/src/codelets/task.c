@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "clock.h"
 #include "runtime/runtime.h"
 
 struct call {
@@ -36,7 +37,7 @@ static void operation_cpu(void *interfaces[], void *argument)
     const int expected = runtime_layout()->threads_per_worker;
     if (task->record) {
         task->record->worker = starpu_worker_get_id() / expected;
-        task->record->start_ns = recorder_now();
+        task->record->start_ns = (int64_t)now_ns();
     }
     if (task->watch.instrument)
         instrument_before(&task->watch, buffers);
@@ -44,7 +45,7 @@ static void operation_cpu(void *interfaces[], void *argument)
     if (task->watch.instrument)
         instrument_after(&task->watch, buffers);
     if (task->record)
-        task->record->end_ns = recorder_now();
+        task->record->end_ns = (int64_t)now_ns();
     if (threads != expected)
         failure_keep(
             task->iteration->failure,

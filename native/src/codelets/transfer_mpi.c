@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "clock.h"
 #include "runtime/ranks.h"
 #include "runtime/runtime.h"
 
@@ -57,7 +58,7 @@ static void transfer_done(void *argument)
 {
     struct transfer *transfer = argument;
     if (transfer->record)
-        transfer->record->end_ns = recorder_now();
+        transfer->record->end_ns = (int64_t)now_ns();
     iteration_task_done(transfer->iteration);
     free(transfer);
 }
@@ -75,7 +76,7 @@ status submit_transfer(struct task_place place, struct data *destination, struct
         return out_of_memory("a transfer from %s to %s", source->name, destination->name);
     *transfer = (struct transfer){place.iteration, record};
     if (record)
-        record->start_ns = recorder_now();
+        record->start_ns = (int64_t)now_ns();
     place.iteration->exchanged++;
     iteration_add_task(place.iteration);
     const int error = rank == source->owner

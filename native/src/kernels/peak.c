@@ -1,27 +1,19 @@
 /* The measurement of what a core can do at most. */
+#include "clock.h"
 #include "kernels/level.h"
 
-#include <time.h>
-
 enum { ROUNDS = 20000 }; /* tens of microseconds: the clock costs nothing against them */
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static double measure(struct peak_loop loop, double seconds)
 {
     /* Volatile: the compiler must not compute the loop itself, nor leave it out. */
     volatile float factor = 1.0f, term = 1.0f, result = loop.run(ROUNDS, factor, term);
-    const double start = now();
+    const uint64_t start = now_ns();
     double elapsed, rounds = 0;
     do {
         result = loop.run(ROUNDS, factor, term);
         rounds += ROUNDS;
-        elapsed = now() - start;
+        elapsed = 1e-9 * (double)(now_ns() - start);
     } while (elapsed < seconds);
     (void)result;
     return rounds * loop.operations / elapsed;

@@ -3,7 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "clock.h"
 
 enum { BLOCK_TASKS = 1024 };
 
@@ -54,7 +55,7 @@ status recorder_append(struct recorder *recorder, const struct starpullm_trace_t
     recorder->tasks++;
     entry->first_access = (int64_t)recorder->accesses;
     entry->num_accesses = (int32_t)num_accesses;
-    entry->submit_ns = recorder_now();
+    entry->submit_ns = (int64_t)now_ns();
     memcpy(&block->access[block->accesses], accesses, num_accesses * sizeof *accesses);
     block->accesses += num_accesses;
     recorder->accesses += num_accesses;
@@ -96,11 +97,4 @@ void recorder_clear(struct recorder *recorder)
         free(block);
     }
     *recorder = (struct recorder){0};
-}
-
-int64_t recorder_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }

@@ -27,6 +27,3 @@ void recorder_size(const struct recorder *recorder, size_t *tasks, size_t *acces
 status recorder_copy(const struct recorder *recorder, struct starpullm_trace_task *tasks, size_t num_tasks,
                      struct starpullm_trace_access *accesses, size_t num_accesses);
 void recorder_clear(struct recorder *recorder);
-
-/* Monotonic clock, nanoseconds. */
-int64_t recorder_now(void);
