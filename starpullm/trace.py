@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -140,11 +140,19 @@ def read_trace(session: structs.Handle, comm: Comm | None = None) -> Trace:
     Over ranks every rank calls it, and gets the tasks of all ranks; of other ranks' tasks it doesn't get the times.
     `RuntimeFailureError` is raised if the ranks have submitted different tasks.
     """
-    num_tasks, num_accesses = prototypes.results("session_trace_size", session)
-    tasks, accesses = np.empty(num_tasks, structs.TRACE_TASK), np.empty(num_accesses, structs.TRACE_ACCESS)
-    prototypes.call("session_trace_read", session, tasks, len(tasks), accesses, len(accesses))
-    own = Trace(tasks, accesses, tuple(prototypes.names("operation_name")), read_handles(session))
+    own = read_own_trace(session)
     return own if comm is None else with_other_ranks(own, comm)
+
+
+def read_own_trace(session: structs.Handle) -> Trace:
+    """Return the same of this rank's tasks alone."""
+    return make_trace(*prototypes.trace("session_trace", session))
+
+
+def make_trace(tasks: NDArray[np.void], accesses: NDArray[np.void], handles: Iterable[tuple[str, int, int]]) -> Trace:
+    """Return the trace that the library has given."""
+    named = tuple(HandleInfo(index, name, size) for index, (name, size, _) in enumerate(handles))
+    return Trace(tasks, accesses, tuple(prototypes.names("operation_name")), named)
 
 
 def with_other_ranks(own: Trace, comm: Comm) -> Trace:
@@ -179,13 +187,3 @@ def with_other_ranks(own: Trace, comm: Comm) -> Trace:
         tasks["submit_ns"][: known[0]] = tasks["submit_ns"][known[0]]
         tasks["submit_ns"] = np.maximum.accumulate(tasks["submit_ns"])
     return replace(own, tasks=tasks, accesses=accesses)
-
-
-def read_handles(session: structs.Handle) -> tuple[HandleInfo, ...]:
-    """Return all handles of a session; a handle's id is its index."""
-    handles = []
-    info = structs.new("handle_info")
-    for index in range(prototypes.call("session_handle_count", session)):
-        prototypes.call("session_handle_info", session, index, info)
-        handles.append(HandleInfo(index, prototypes.text(info.name), int(info.bytes)))
-    return tuple(handles)

@@ -91,7 +91,6 @@ struct starpullm_trace_access {
 };
 
 struct starpullm_handle_info {
-    size_t size;
     char name[64]; /* params/qkvw[3]; activations/att[0]#1 (of sub-batch 1); grads/wte%4/rank1 (tile 4 on rank 1) */
     int64_t bytes;
     int32_t owner; /* the rank that keeps the value */
@@ -100,21 +99,19 @@ struct starpullm_handle_info {
 /* Name of the index-th operation, NULL past the last. */
 STARPULLM_API const char *starpullm_operation_name(int32_t index);
 
-/* Waits for everything that was submitted, then counts the recorded tasks and accesses. */
-STARPULLM_API enum starpullm_status starpullm_session_trace_size(starpullm_session *session, size_t *tasks,
-                                                                 size_t *accesses);
-/* Copies them; num_tasks and num_accesses must be the numbers just given. */
-STARPULLM_API enum starpullm_status starpullm_session_trace_read(starpullm_session *session,
-                                                                 struct starpullm_trace_task *tasks, size_t num_tasks,
-                                                                 struct starpullm_trace_access *accesses,
-                                                                 size_t num_accesses);
+/* Tasks in the order of submission, their accesses, and all ranks' handles, the same on every rank. */
+struct starpullm_trace {
+    size_t num_tasks, num_accesses, num_handles;
+    struct starpullm_trace_task *tasks;
+    struct starpullm_trace_access *accesses;
+    struct starpullm_handle_info *handles;
+};
+STARPULLM_API void starpullm_trace_destroy(struct starpullm_trace **trace); /* makes *trace NULL */
+
+/* Waits for everything that was submitted, and copies what is recorded of it. */
+STARPULLM_API enum starpullm_status starpullm_session_trace(starpullm_session *session, struct starpullm_trace **trace);
 /* Removes all recorded tasks and findings. */
 STARPULLM_API enum starpullm_status starpullm_session_trace_clear(starpullm_session *session);
-
-/* All ranks' handles: the same on every rank. */
-STARPULLM_API int32_t starpullm_session_handle_count(const starpullm_session *session);
-STARPULLM_API enum starpullm_status starpullm_session_handle_info(const starpullm_session *session, int32_t index,
-                                                                  struct starpullm_handle_info *info);
 
 /* This rank's share of the session. */
 struct starpullm_session_share {
@@ -130,25 +127,14 @@ STARPULLM_API enum starpullm_status starpullm_session_share(const starpullm_sess
 /* ---- The task graph on paper ---- */
 
 /* The tasks of training steps on any number of ranks, and the data that they access: written down as they would be
- * submitted, without a runtime, buffers or other ranks. */
-typedef struct starpullm_plan starpullm_plan;
-
-/* options: those of a session with these tasks; what isn't about tasks is ignored. Not `redux`, to which StarPU adds
+ * submitted, without a runtime, buffers or other ranks. No task has a worker, a start or an end.
+ *
+ * options: those of a session with these tasks; what isn't about tasks is ignored. Not `redux`, to which StarPU adds
  * tasks of its own. workers: of each rank. */
 STARPULLM_API enum starpullm_status starpullm_plan_create(const struct starpullm_model_config *config,
                                                           const struct starpullm_session_options *options,
                                                           int32_t ranks, int32_t workers, int32_t steps,
-                                                          starpullm_plan **plan);
-STARPULLM_API void starpullm_plan_destroy(starpullm_plan **plan); /* makes *plan NULL */
-
-STARPULLM_API enum starpullm_status starpullm_plan_size(const starpullm_plan *plan, size_t *tasks, size_t *accesses,
-                                                        size_t *handles);
-/* The numbers of tasks and accesses must be those just given. No task has a worker, a start or an end. */
-STARPULLM_API enum starpullm_status starpullm_plan_read(const starpullm_plan *plan, struct starpullm_trace_task *tasks,
-                                                        size_t num_tasks, struct starpullm_trace_access *accesses,
-                                                        size_t num_accesses);
-STARPULLM_API enum starpullm_status starpullm_plan_handle_info(const starpullm_plan *plan, int32_t index,
-                                                               struct starpullm_handle_info *info);
+                                                          struct starpullm_trace **plan);
 
 /* ---- StarPU's task graph ---- */
 

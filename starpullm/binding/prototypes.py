@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from starpullm.binding import header
 from starpullm.binding.library import open_library
-from starpullm.binding.structs import TYPES, Handle, c_type
+from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK, TYPES, Handle, c_type
 from starpullm.errors import (
     FileError,
     FormatError,
@@ -195,6 +195,25 @@ def names(function: str) -> Iterator[str]:
     while (name := call(function, index)) is not None:
         yield text(name)
         index += 1
+
+
+def trace(name: str, *arguments: Any) -> tuple[NDArray[np.void], NDArray[np.void], list[tuple[str, int, int]]]:
+    """Call a function that makes a trace; return its tasks, accesses, and name, bytes and owner of each handle."""
+    made = ctypes.POINTER(TYPES["trace"])()
+    try:
+        call(name, *arguments, ctypes.byref(made))
+        found = made.contents
+        tasks = _copied(found.tasks, np.empty(found.num_tasks, TRACE_TASK))
+        accesses = _copied(found.accesses, np.empty(found.num_accesses, TRACE_ACCESS))
+        handles = [(text(handle.name), handle.bytes, handle.owner) for handle in found.handles[: found.num_handles]]
+    finally:
+        call("trace_destroy", ctypes.byref(made))
+    return tasks, accesses, handles
+
+
+def _copied(values: Any, array: NDArray[np.void]) -> NDArray[np.void]:
+    ctypes.memmove(array.ctypes.data, values, array.nbytes)
+    return array
 
 
 def libm(function: str, values: NDArray[np.float32]) -> NDArray[np.float32]:

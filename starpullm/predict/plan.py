@@ -14,7 +14,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
 from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, place_of
 from starpullm.schedules import Schedule, number_of, pipeline
-from starpullm.trace import HandleInfo, Trace
+from starpullm.trace import Trace, make_trace
 
 ADDRESS_SPACE = 2**47
 """The bytes that a process of x86-64 or AArch64 can address with 48 bits, of which the kernel keeps half."""
@@ -90,35 +90,17 @@ def make_plan(
         activation_sets=prototypes.integer("activation_sets", activation_sets, 64),
         weight_gradient_tiles=prototypes.integer("weight_gradient_tiles", weight_gradient_tiles, 32),
     )
-    handle = structs.Handle("plan")
-    prototypes.call(
+    tasks, accesses, handles = prototypes.trace(
         "plan_create",
         structs.new("model_config", **asdict(config)),
         options,
         prototypes.integer("ranks", ranks, 32),
         prototypes.integer("workers", workers, 32),
         prototypes.integer("steps", steps, 32),
-        handle.address,
     )
-    try:
-        plan = _read(handle, ranks, number_of(stages))
-    finally:
-        prototypes.call("plan_destroy", handle.address)
+    owners = np.array([owner for _, _, owner in handles], np.int64)
+    plan = Plan(make_trace(tasks, accesses, handles), owners, ranks, number_of(stages))
     most = int(plan.bytes_of_ranks().max())
     if most > ADDRESS_SPACE:
         raise InvalidArgumentError(f"model: found {most} bytes on a rank, expected at most {ADDRESS_SPACE}")
     return plan
-
-
-def _read(handle: structs.Handle, ranks: int, stages: int) -> Plan:
-    num_tasks, num_accesses, num_handles = prototypes.results("plan_size", handle)
-    tasks, accesses = np.empty(num_tasks, structs.TRACE_TASK), np.empty(num_accesses, structs.TRACE_ACCESS)
-    prototypes.call("plan_read", handle, tasks, len(tasks), accesses, len(accesses))
-    handles, owners = [], np.empty(num_handles, np.int64)
-    info = structs.new("handle_info")
-    for index in range(num_handles):
-        prototypes.call("plan_handle_info", handle, index, info)
-        handles.append(HandleInfo(index, prototypes.text(info.name), int(info.bytes)))
-        owners[index] = info.owner
-    trace = Trace(tasks, accesses, tuple(prototypes.names("operation_name")), tuple(handles))
-    return Plan(trace, owners, ranks, stages)

@@ -49,5 +49,4 @@ struct disk_share handles_share(const struct handles *handles);
 /* Those that this rank has, by index. */
 int handles_here(const struct handles *handles);
 struct data *handles_at(const struct handles *handles, int index);
-/* Refuses an index that no handle has. */
-status handles_describe(const struct handles *handles, int index, struct starpullm_handle_info *info);
+void handles_describe(const struct handles *handles, int index, struct starpullm_handle_info *info);

@@ -9,32 +9,19 @@
 enum { MOST_TASKS_AHEAD = 64 };
 
 struct walk {
-    struct starpullm_trace_task *tasks;
-    struct starpullm_trace_access *accesses;
-    size_t num_tasks, num_accesses;
+    struct starpullm_trace trace;
     size_t *from_disk; /* of an access that reads its data from the disk: tasks since their last use; else 0 */
 };
 
 /* The session has a handle of each id, as it is on one rank. */
 static struct data *data_of(const struct starpullm_session *session, const struct walk *walk, size_t access)
 {
-    return handles_at(session->handles, walk->accesses[access % walk->num_accesses].handle);
+    return handles_at(session->handles, walk->trace.accesses[access % walk->trace.num_accesses].handle);
 }
 
 static int64_t bytes_that_move(const struct data *data)
 {
     return data->moves ? (int64_t)whole_pages(data->bytes) : 0;
-}
-
-static status copy_walk(const struct recorder *recorder, struct walk *walk)
-{
-    recorder_size(recorder, &walk->num_tasks, &walk->num_accesses);
-    walk->tasks = calloc(walk->num_tasks, sizeof *walk->tasks);
-    walk->accesses = calloc(walk->num_accesses, sizeof *walk->accesses);
-    walk->from_disk = calloc(walk->num_accesses, sizeof *walk->from_disk);
-    if (!walk->tasks || !walk->accesses || !walk->from_disk)
-        return out_of_memory("a table of %zu accesses", walk->num_accesses);
-    return recorder_copy(recorder, walk->tasks, walk->num_tasks, walk->accesses, walk->num_accesses);
 }
 
 static status walk_step(const struct starpullm_session *session, struct walk *walk)
@@ -43,9 +30,11 @@ static status walk_step(const struct starpullm_session *session, struct walk *wa
     TRY(recorder_create(&recorder));
     status code = record_on_paper(&session->work, session->handles, 1, recorder);
     if (code == STARPULLM_OK)
-        code = copy_walk(recorder, walk);
+        code = recorder_copy(recorder, &walk->trace);
     recorder_destroy(recorder);
-    return code;
+    TRY(code);
+    walk->from_disk = calloc(walk->trace.num_accesses, sizeof *walk->from_disk);
+    return walk->from_disk ? STARPULLM_OK : out_of_memory("a table of %zu accesses", walk->trace.num_accesses);
 }
 
 /* ---- The limit ---- */
@@ -53,10 +42,10 @@ static status walk_step(const struct starpullm_session *session, struct walk *wa
 static int64_t largest_task(const struct starpullm_session *session, const struct walk *walk)
 {
     int64_t largest = 0;
-    for (size_t t = 0; t < walk->num_tasks; t++) {
+    for (size_t t = 0; t < walk->trace.num_tasks; t++) {
         int64_t bytes = 0;
-        for (int32_t i = 0; i < walk->tasks[t].num_accesses; i++)
-            bytes += bytes_that_move(data_of(session, walk, (size_t)walk->tasks[t].first_access + (size_t)i));
+        for (int32_t i = 0; i < walk->trace.tasks[t].num_accesses; i++)
+            bytes += bytes_that_move(data_of(session, walk, (size_t)walk->trace.tasks[t].first_access + (size_t)i));
         largest = bytes > largest ? bytes : largest;
     }
     return largest;
@@ -130,7 +119,7 @@ static enum after_access choose(const struct starpullm_session *session, const s
  * StarPU has used longer ago. */
 static status make_plan(struct starpullm_session *session, const struct walk *walk, int64_t room)
 {
-    const size_t count = walk->num_accesses, end = 2 * count;
+    const size_t count = walk->trace.num_accesses, end = 2 * count;
     struct sums between = {calloc(end + 1, sizeof *between.nodes), end};
     size_t *next = calloc((size_t)handles_count(session->handles), sizeof *next); /* 1 + position; 0: none */
     const bool made = between.nodes && next;
@@ -138,7 +127,7 @@ static status make_plan(struct starpullm_session *session, const struct walk *wa
         const struct data *data = data_of(session, walk, position);
         const size_t after = next[data->id];
         if (position < count) {
-            const struct next found = {walk->accesses[(after - 1) % count].mode == STARPULLM_WRITE,
+            const struct next found = {walk->trace.accesses[(after - 1) % count].mode == STARPULLM_WRITE,
                                        after - 1 - position > count / 2,
                                        sum_before(&between, after - 1) - sum_before(&between, position + 1)};
             session->plan.after[position] = (uint8_t)choose(session, data, &found, room);
@@ -239,16 +228,16 @@ static void follow_access(const struct starpullm_session *session, struct memory
 static void follow_task(const struct starpullm_session *session, const struct walk *walk, struct memory *memory,
                         size_t task)
 {
-    const struct starpullm_trace_task *found = &walk->tasks[task % walk->num_tasks];
+    const struct starpullm_trace_task *found = &walk->trace.tasks[task % walk->trace.num_tasks];
     const bool without_fetches = !session->plan.fetches.first;
     for (size_t i = (size_t)found->first_access; i < (size_t)(found->first_access + found->num_accesses); i++) {
         const struct data *data = data_of(session, walk, i);
-        const bool is_read = walk->accesses[i].mode != STARPULLM_WRITE;
+        const bool is_read = walk->trace.accesses[i].mode != STARPULLM_WRITE;
         if (!data->moves)
             continue;
         if (without_fetches)
             walk->from_disk[i] = is_read && is_away(memory, data) ? task - memory->places[data->id].task : 0;
-        follow_access(session, memory, data, walk->accesses[i].mode, session->plan.after[i]);
+        follow_access(session, memory, data, walk->trace.accesses[i].mode, session->plan.after[i]);
         memory->places[data->id].task = task;
     }
 }
@@ -271,12 +260,12 @@ static status count_traffic(struct starpullm_session *session, const struct walk
         return out_of_memory("places of %d data", count);
     for (int i = 0; i <= count; i++)
         memory.places[i].before = memory.places[i].behind = i;
-    for (size_t task = 0; task < 2 * walk->num_tasks; task++) {
-        if (task == walk->num_tasks)
+    for (size_t task = 0; task < 2 * walk->trace.num_tasks; task++) {
+        if (task == walk->trace.num_tasks)
             memory.written = memory.read = 0;
         follow_task(session, walk, &memory, task);
         if (session->plan.fetches.first)
-            follow_fetches(session, &memory, task % walk->num_tasks);
+            follow_fetches(session, &memory, task % walk->trace.num_tasks);
     }
     free(memory.places);
     session->plan.written = memory.written;
@@ -290,14 +279,14 @@ static void plan_fetches(struct starpullm_session *session, const struct walk *w
 {
     struct fetches *fetches = &session->plan.fetches;
     size_t end = 0;
-    for (size_t task = 0; task < walk->num_tasks; task++) {
-        const struct starpullm_trace_task *later = &walk->tasks[(task + ahead) % walk->num_tasks];
+    for (size_t task = 0; task < walk->trace.num_tasks; task++) {
+        const struct starpullm_trace_task *later = &walk->trace.tasks[(task + ahead) % walk->trace.num_tasks];
         fetches->first[task] = end;
         for (size_t i = (size_t)later->first_access; i < (size_t)(later->first_access + later->num_accesses); i++)
             if (ahead > 0 && walk->from_disk[i] > ahead)
                 fetches->data[end++] = data_of(session, walk, i);
     }
-    fetches->first[walk->num_tasks] = end;
+    fetches->first[walk->trace.num_tasks] = end;
 }
 
 /* As far ahead as no byte more is moved for it. */
@@ -305,10 +294,10 @@ static status choose_fetches(struct starpullm_session *session, const struct wal
 {
     struct fetches *fetches = &session->plan.fetches;
     const int64_t least = session->plan.written + session->plan.read;
-    fetches->first = calloc(walk->num_tasks + 1, sizeof *fetches->first);
-    fetches->data = calloc(walk->num_accesses, sizeof *fetches->data);
+    fetches->first = calloc(walk->trace.num_tasks + 1, sizeof *fetches->first);
+    fetches->data = calloc(walk->trace.num_accesses, sizeof *fetches->data);
     if (!fetches->first || !fetches->data)
-        return out_of_memory("a plan for %zu tasks", walk->num_tasks);
+        return out_of_memory("a plan for %zu tasks", walk->trace.num_tasks);
     size_t ahead = MOST_TASKS_AHEAD;
     do {
         plan_fetches(session, walk, ahead);
@@ -331,9 +320,9 @@ static status prepare(struct starpullm_session *session, struct walk *walk)
     TRY(disk_reserve(&session->share, check_limit, &all));
     const int64_t room = layout->memory_limit - all.staying;
     const bool ahead = layout->offload_plan == STARPULLM_OFFLOAD_AHEAD;
-    session->plan.after = calloc(walk->num_accesses, sizeof *session->plan.after);
+    session->plan.after = calloc(walk->trace.num_accesses, sizeof *session->plan.after);
     if (!session->plan.after)
-        return out_of_memory("a plan for %zu accesses", walk->num_accesses);
+        return out_of_memory("a plan for %zu accesses", walk->trace.num_accesses);
     if (ahead)
         TRY(make_plan(session, walk, room - all.task));
     TRY(count_traffic(session, walk, room));
@@ -346,8 +335,8 @@ status session_prepare_offload(struct starpullm_session *session)
     if (!runtime_layout()->memory_limit)
         return STARPULLM_OK;
     const status code = prepare(session, &walk);
-    free(walk.tasks);
-    free(walk.accesses);
+    free(walk.trace.tasks);
+    free(walk.trace.accesses);
     free(walk.from_disk);
     return code;
 }

@@ -50,6 +50,9 @@ status session_check_range(const char *name, int64_t value, int64_t least, int64
 status record_on_paper(const struct workload *work, const struct handles *handles, int steps,
                        struct recorder *recorder);
 
+/* trace.c: copies what is recorded, and the handles. */
+status trace_create(const struct recorder *recorder, const struct handles *handles, struct starpullm_trace **trace);
+
 /* offload.c: with a limit, refuses one that is too low, takes the session's share of the disk, and plans its steps. */
 status session_prepare_offload(struct starpullm_session *session);
 

@@ -2,6 +2,8 @@
  * findings. */
 #include "trace/record.h"
 
+#include <stdlib.h>
+
 #include "session/session.h"
 
 static status finish_trace(struct starpullm_session *session)
@@ -12,20 +14,40 @@ static status finish_trace(struct starpullm_session *session)
     return starpullm_session_wait(session);
 }
 
-status starpullm_session_trace_size(starpullm_session *session, size_t *tasks, size_t *accesses)
+status trace_create(const struct recorder *recorder, const struct handles *handles, struct starpullm_trace **trace)
 {
-    CHECK_POINTERS(session, tasks, accesses);
-    TRY(finish_trace(session));
-    recorder_size(session->recorder, tasks, accesses);
-    return STARPULLM_OK;
+    struct starpullm_trace *created = calloc(1, sizeof *created);
+    if (!created)
+        return out_of_memory("a trace");
+    created->num_handles = (size_t)handles_count(handles);
+    created->handles = calloc(created->num_handles, sizeof *created->handles);
+    status code = created->handles ? recorder_copy(recorder, created)
+                                   : out_of_memory("a trace's %zu handles", created->num_handles);
+    for (size_t i = 0; code == STARPULLM_OK && i < created->num_handles; i++)
+        handles_describe(handles, (int)i, &created->handles[i]);
+    if (code == STARPULLM_OK)
+        *trace = created;
+    else
+        starpullm_trace_destroy(&created);
+    return code;
 }
 
-status starpullm_session_trace_read(starpullm_session *session, struct starpullm_trace_task *tasks, size_t num_tasks,
-                                    struct starpullm_trace_access *accesses, size_t num_accesses)
+void starpullm_trace_destroy(struct starpullm_trace **trace)
 {
-    CHECK_POINTERS(session, tasks, accesses);
+    if (!trace || !*trace)
+        return;
+    free((*trace)->tasks);
+    free((*trace)->accesses);
+    free((*trace)->handles);
+    free(*trace);
+    *trace = NULL;
+}
+
+status starpullm_session_trace(starpullm_session *session, struct starpullm_trace **trace)
+{
+    CHECK_POINTERS(session, trace);
     TRY(finish_trace(session));
-    return recorder_copy(session->recorder, tasks, num_tasks, accesses, num_accesses);
+    return trace_create(session->recorder, session->handles, trace);
 }
 
 status starpullm_session_trace_clear(starpullm_session *session)
@@ -36,19 +58,6 @@ status starpullm_session_trace_clear(starpullm_session *session)
     if (session->instrument)
         instrument_clear(session->instrument);
     return STARPULLM_OK;
-}
-
-int32_t starpullm_session_handle_count(const starpullm_session *session)
-{
-    return session ? handles_count(session->handles) : 0;
-}
-
-status starpullm_session_handle_info(const starpullm_session *session, int32_t index,
-                                     struct starpullm_handle_info *info)
-{
-    CHECK_POINTERS(session);
-    CHECK_STRUCT(info);
-    return handles_describe(session->handles, index, info);
 }
 
 status starpullm_session_share(const starpullm_session *session, struct starpullm_session_share *share)

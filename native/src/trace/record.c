@@ -69,18 +69,16 @@ void recorder_skip(struct recorder *recorder)
         recorder->next_id++;
 }
 
-void recorder_size(const struct recorder *recorder, size_t *tasks, size_t *accesses)
+status recorder_copy(const struct recorder *recorder, struct starpullm_trace *trace)
 {
-    *tasks = recorder->tasks;
-    *accesses = recorder->accesses;
-}
-
-status recorder_copy(const struct recorder *recorder, struct starpullm_trace_task *tasks, size_t num_tasks,
-                     struct starpullm_trace_access *accesses, size_t num_accesses)
-{
-    if (num_tasks != recorder->tasks || num_accesses != recorder->accesses)
-        return invalid_argument("trace: room for %zu tasks and %zu accesses, expected %zu and %zu", num_tasks,
-                                num_accesses, recorder->tasks, recorder->accesses);
+    trace->num_tasks = recorder->tasks;
+    trace->num_accesses = recorder->accesses;
+    trace->tasks = calloc(trace->num_tasks, sizeof *trace->tasks);
+    trace->accesses = calloc(trace->num_accesses, sizeof *trace->accesses);
+    if (!trace->tasks || !trace->accesses)
+        return out_of_memory("a trace of %zu tasks and %zu accesses", trace->num_tasks, trace->num_accesses);
+    struct starpullm_trace_task *tasks = trace->tasks;
+    struct starpullm_trace_access *accesses = trace->accesses;
     for (const struct block *block = recorder->first; block; block = block->next) {
         memcpy(tasks, block->task, block->tasks * sizeof *tasks);
         memcpy(accesses, block->access, block->accesses * sizeof *accesses);

@@ -21,9 +21,6 @@ status recorder_append(struct recorder *recorder, const struct starpullm_trace_t
 /* Counts a task that another rank records: ids are those of all ranks' tasks. NULL is allowed. */
 void recorder_skip(struct recorder *recorder);
 
-void recorder_size(const struct recorder *recorder, size_t *tasks, size_t *accesses);
-
-/* The numbers must be those of all tasks and accesses; no recorded task may be running. */
-status recorder_copy(const struct recorder *recorder, struct starpullm_trace_task *tasks, size_t num_tasks,
-                     struct starpullm_trace_access *accesses, size_t num_accesses);
+/* Copies all tasks and accesses, which the caller frees, even on failure; no recorded task may be running. */
+status recorder_copy(const struct recorder *recorder, struct starpullm_trace *trace);
 void recorder_clear(struct recorder *recorder);

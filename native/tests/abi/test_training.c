@@ -140,19 +140,16 @@ static float *train(const char *checkpoint, const char *saved, int workers, int 
     }
     EXPECT(next == values + *count);
 
-    size_t num_tasks, num_accesses;
-    REQUIRE(starpullm_session_trace_size(session, &num_tasks, &num_accesses) == STARPULLM_OK);
-    struct starpullm_trace_task *tasks = calloc(num_tasks, sizeof *tasks);
-    struct starpullm_trace_access *accesses = calloc(num_accesses, sizeof *accesses);
-    REQUIRE(starpullm_session_trace_read(session, tasks, num_tasks, accesses, num_accesses) == STARPULLM_OK);
-    for (size_t i = 0; i < num_tasks; i++) {
+    struct starpullm_trace *trace = NULL;
+    REQUIRE(starpullm_session_trace(session, &trace) == STARPULLM_OK);
+    const struct starpullm_trace_task *tasks = trace->tasks;
+    for (size_t i = 0; i < trace->num_tasks; i++) {
         EXPECT(tasks[i].id == (int64_t)i);
         EXPECT(tasks[i].submit_ns <= tasks[i].start_ns && tasks[i].start_ns <= tasks[i].end_ns);
         EXPECT(tasks[i].worker >= 0 && tasks[i].worker < workers);
         EXPECT(starpullm_operation_name(tasks[i].operation) != NULL);
     }
-    free(tasks);
-    free(accesses);
+    starpullm_trace_destroy(&trace);
     EXPECT(starpullm_session_trace_clear(session) == STARPULLM_OK);
     check_hold(session, inputs);
 

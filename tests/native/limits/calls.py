@@ -62,7 +62,7 @@ def check_pointers(statements: Statements, trainer: Trainer, loss: Loss) -> None
 def check_no_objects(statements: Statements) -> None:
     """State that functions without a status take NULL as no object: nothing to count, to wait for or to close."""
     for name, expected in (
-        ("session_handle_count", 0),
+        ("trace_destroy", None),
         ("loss_ready", 0),
         ("loss_destroy", None),
         ("session_destroy", None),
@@ -81,6 +81,7 @@ def _arguments(parameters: list[header.Declaration], trainer: Trainer, loss: Los
         elif parameter.type in handles and parameter.pointers == 1:
             yield handles[parameter.type]._pointer
         elif parameter.type in header.structs():
-            yield ctypes.byref(structs.new(parameter.type))
+            struct = structs.new(parameter.type)
+            yield ctypes.byref(struct if parameter.pointers == 1 else ctypes.pointer(struct))
         else:
             yield ctypes.create_string_buffer(_ROOM)

@@ -129,14 +129,6 @@ def _check_tables(statements: Statements, trainer: Trainer) -> None:
                 f"tensor: found number {number}, expected 0 to {count - 1}",
                 partial(prototypes.call, "session_tensor_info", trainer._handle, group, number, info),
             )
-    handles = prototypes.call("session_handle_count", trainer._handle)
-    for number in (-1, handles):
-        statements.refused(
-            f"handle {number}",
-            InvalidArgumentError,
-            f"handle: found number {number}, expected 0 to {handles - 1}",
-            partial(prototypes.call, "session_handle_info", trainer._handle, number, structs.new("handle_info")),
-        )
     operations = list(prototypes.names("operation_name"))
     statements.equal("the last operations", ["report_loss", "transfer"], operations[-2:])
     statements.equal("operations that have a name twice", len(operations), len(set(operations)))
@@ -234,21 +226,6 @@ def _check_what_is_not_there(statements: Statements, trainer: Trainer) -> None:
 
 def _check_trace(statements: Statements, trainer: Trainer) -> None:
     session = trainer._handle
-    for tasks, accesses in ((1, 0), (0, 1)):
-        statements.refused(
-            f"a trace with room for {tasks} and {accesses}",
-            InvalidArgumentError,
-            f"trace: room for {tasks} tasks and {accesses} accesses, expected 0 and 0",
-            partial(
-                prototypes.call,
-                "session_trace_read",
-                session,
-                np.empty(1, structs.TRACE_TASK),
-                tasks,
-                np.empty(1, structs.TRACE_ACCESS),
-                accesses,
-            ),
-        )
     for name, array, sentence in (
         ("session_findings_read", np.empty(1, structs.FINDING), "findings: room for 1, expected 0"),
         ("session_runtime_edges", np.empty(2, np.int64), "edges: room for 1, expected 0"),
