@@ -15,7 +15,6 @@ from starpullm.errors import InvalidArgumentError, OutOfMemoryError
 from starpullm.memory import available_memory, bytes_of
 from starpullm.options import OFFLOAD_PLANS, place_of
 from starpullm.processes import Comm
-from starpullm.processes.interrupts import SignalWatch
 from starpullm.processes.ranks import CommonBlocks, check_launcher, failing_together
 
 DEFAULT_SCHEDULER = "lws"
@@ -66,9 +65,6 @@ class Runtime(Resource):
     leaves the ``with`` block of the runtime or of a trainer on one rank is written to standard error and ends all ranks
     by ``MPI_Abort``, unless within a second all ranks have left the block after the same calls: then each rank closes
     what it has open, and the exception goes on.
-
-    If Ctrl-C waits for a native call of the main thread for two seconds, a line on standard error says so, and the next
-    Ctrl-C ends the process; not if the program handles SIGINT itself.
 
     Parameters
     ----------
@@ -147,7 +143,6 @@ class Runtime(Resource):
             )
         self.drops = offload is not None and offload_plan == OFFLOAD_PLANS[0]
         """Whether gradients and activations are dropped after their last use, without ``keep_activations``."""
-        self._watch = SignalWatch(guest=True)
         with self._creating():
             prototypes.call("runtime_create", options, self._handle.address)
             if self.comm:
@@ -158,7 +153,6 @@ class Runtime(Resource):
             blas = prototypes.text(prototypes.call("blas"))
             self.matmul = f"blas ({blas})" if blas else "strict"
             """What computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the BLAS's own description."""
-            self._watch.__enter__()
 
     def offloaded(self) -> Offloaded:
         """Return how many bytes have moved to the disk and from it so far; 0 without ``offload``.
@@ -172,7 +166,6 @@ class Runtime(Resource):
 
     def _destroy(self) -> None:
         prototypes.call("runtime_destroy", self._handle.address)
-        self._watch.__exit__()
         if self._blocks is not None:
             self._blocks.free()
 

@@ -29,46 +29,37 @@ class SignalWatch:
     The thread says where the process was, and removes its temporary directories. SIGTERM is an exception, so that a
     process that isn't in a native call ends its children and removes its files by itself; a rank, which mpirun would
     kill a second later, ends at once.
-
-    A guest in a user's program only says that Ctrl-C waits for a native call, and ends the process if another one waits
-    so. It leaves a program alone that handles SIGINT itself, or that Python wakes up by a file of its own.
     """
 
-    def __init__(self, seconds: float = 2.0, rank: int | None = None, *, guest: bool = False) -> None:
-        self.seconds, self.rank, self.guest = seconds, rank, guest
+    def __init__(self, seconds: float = 2.0, rank: int | None = None) -> None:
+        self.seconds, self.rank = seconds, rank
         self.unsaid: Callable[[str], None] | None = None
         """Writes why a rank fails, if it hasn't been written yet."""
         self.leaving = threading.Event()
         """Set when the process needn't be ended any more."""
-        self._has_said = False
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
             return self  # only the main thread may handle signals
-        if self.guest and signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-            return self
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._outer_file = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         # Python writes to the wake-up file only for signals that have a handler in Python.
-        self._outer_handler = None if self.guest else signal.signal(signal.SIGTERM, self._on_sigterm)
+        self._outer_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
         self._thread = threading.Thread(target=self._watch, name="starpullm signals", daemon=True)
         self._thread.start()
-        if self.guest and self._outer_file != -1:
-            self.__exit__()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.leaving.set()
-        if self._thread is None or threading.current_thread() is not threading.main_thread():
+        if self._thread is None:
             return
         signal.set_wakeup_fd(self._outer_file)
         if self._outer_handler is not None:  # None: a handler that wasn't installed from Python can't be restored
             signal.signal(signal.SIGTERM, self._outer_handler)
         os.write(self._writer, b"\0")
         self._thread.join()
-        self._thread = None
         os.close(self._reader)
         os.close(self._writer)
 
@@ -89,16 +80,7 @@ class SignalWatch:
     def _must_end(self, number: int) -> bool:
         if self.rank is not None and number == signal.SIGTERM:
             return True
-        if self.leaving.wait(self.seconds):
-            return False
-        if not self.guest:
-            return True
-        if number == signal.SIGTERM or not str(_main_frame().f_globals.get("__name__")).startswith("starpullm."):
-            return False
-        has_said, self._has_said = self._has_said, True
-        if not has_said:
-            say(f"starpullm: Ctrl-C waits for a native call ({progress.where()}); another one ends the process")
-        return has_said
+        return not self.leaving.wait(self.seconds)
 
     def _end(self, number: int) -> NoReturn:
         try:
@@ -117,15 +99,11 @@ class SignalWatch:
             self.unsaid(f"rank {self.rank}")
         if self.rank is not None:
             return f"rank {self.rank}: "
-        python = "".join(traceback.format_stack(_main_frame(), _FRAMES))
+        main = sys._current_frames()[threading.main_thread().ident or 0]
+        python = "".join(traceback.format_stack(main, _FRAMES))
         return f"{python}{native_stacks(os.getpid(), _STACK_SECONDS, only_main=True)}\nstarpullm: "
 
 
 def say(line: str) -> None:
     """Write a line in one piece, without Python's buffers, whose lock the main thread may hold."""
     os.write(2, f"{line}\n".encode(errors="replace"))
-
-
-def _main_frame() -> FrameType:
-    """Return what the main thread runs; if it has been in native code for long, the innermost call of such code."""
-    return sys._current_frames()[threading.main_thread().ident or 0]

@@ -14,7 +14,6 @@ import pytest
 
 from starpullm.processes import children
 
-from . import forks
 from .children import TWO_CORES, Child, check_sigterm, cli_command, finish, run_python, started
 
 pytestmark = pytest.mark.usefixtures("own_lock")
@@ -130,56 +129,3 @@ def test_an_interrupted_command_says_where_its_process_was(tmp_path: Path, idle:
         run = finish(process).check(128 + signal.SIGINT)
     assert run.stderr == "Interrupted (before the first step, phase after submitting step 2).\n"
     assert list(tmp_path.iterdir()) == []
-
-
-HANG = """
-import signal, sys
-from starpullm import Runtime, Trainer
-from starpullm.data import generate_tokens
-
-with Runtime() as runtime, Trainer(runtime, sys.argv[1], batch_size=2, seq_len=8) as trainer:
-    trainer.step(*generate_tokens(1, 0, 2, 8, 61))
-"""
-
-
-def test_a_program_says_what_keeps_an_interrupt_waiting(idle: Mapping[str, str], tiny_checkpoint: Path) -> None:
-    """It goes on until it is interrupted again: whose process it is, is for its user to say."""
-    command = ["env", "--default-signal=INT", *forks.PYTHON, "-c", HANG, str(tiny_checkpoint)]
-    with started(command, environment=idle) as process:
-        wait_for_native_call(process)
-        process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        where = "(before the first step, phase waiting for the loss of step 1)"
-        line = f"starpullm: Ctrl-C waits for a native call {where}; another one ends the process\n"
-        assert process.stderr.readline().decode() == line
-        assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        run = finish(process).check(128 + signal.SIGINT)
-    assert run.stderr.endswith(f"starpullm: ended by SIGINT {where}\n")
-
-
-GUEST = """
-import os, signal, threading
-from starpullm import Runtime
-
-reader, writer = os.pipe()
-os.set_blocking(writer, False)
-for file, handler in (
-    (-1, signal.default_int_handler),
-    (writer, signal.default_int_handler),
-    (-1, lambda *_: None),
-):
-    signal.signal(signal.SIGINT, handler)
-    signal.set_wakeup_fd(file)
-    threads = threading.active_count()
-    with Runtime():
-        assert (threading.active_count() > threads) == (file == -1 and handler is signal.default_int_handler)
-        assert signal.getsignal(signal.SIGINT) is handler
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert signal.set_wakeup_fd(-1) == file
-    assert threading.active_count() == threads
-"""
-
-
-def test_a_runtime_leaves_the_signals_of_a_program_alone() -> None:
-    run_python(GUEST)
