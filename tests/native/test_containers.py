@@ -1,4 +1,4 @@
-"""Containers: commands work where system calls are refused that are newer or that a run can do without."""
+"""Containers: commands work where optional system calls are refused, and where files of /proc and /sys are hidden."""
 
 from __future__ import annotations
 
@@ -37,3 +37,25 @@ def test_system_calls_that_are_refused(tiny_checkpoint: Path, tiny_tokens: Path,
         error, *denied.NUMBERS.keys() - {"faccessat2"}
     )  # hwloc needs it to know this machine's cores
     assert "noise: " in run_cli(*bench, prefix=prefix).check().stdout
+
+
+_HIDE = """for path in /proc/stat /proc/meminfo /proc/cpuinfo /proc/loadavg /proc/vmstat /proc/self/cgroup
+do mount --bind /dev/null $path || exit; done
+mount -t tmpfs none /sys/devices && mount -t tmpfs none /sys/fs/cgroup && exec "$@"
+"""
+
+
+@pytest.mark.usefixtures("own_lock")
+def test_files_that_are_hidden() -> None:
+    """What isn't known is left out."""
+    prefix = ("unshare", "-m", "sh", "-c", _HIDE, "sh")
+    done = run_command([*prefix, "true"], timeout=20)
+    if done.returncode:
+        pytest.skip(f"can't mount over /proc and /sys here: {done.stderr.strip()}")
+    assert "\ntopology " in run_cli("doctor", prefix=prefix).check().stdout
+    bench = ("bench", "--model", "tiny", "--partition", "1x1", "--iterations", 1, "--warm-up", 0)
+    noise = run_cli(*bench, prefix=prefix).check().stdout.splitlines()[-1]
+    assert noise.startswith("noise: ")
+    assert "stolen" not in noise
+    predicted = run_cli("predict", "--model", "tiny", "--partition", "1x1", prefix=prefix, timeout=120).check()
+    assert predicted.stdout.startswith("tiny, B = ")
