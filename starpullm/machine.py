@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_blas, find_library
 from starpullm.errors import MissingDependencyError
+from starpullm.files.header import sha256_of
 from starpullm.golden import records
 
 _LARGE_HANDLE = 8 << 10
@@ -49,6 +51,15 @@ def machine_info() -> Any:
     machine = structs.new("machine_info")
     prototypes.call("machine_info", machine)
     return machine
+
+
+def loaded_libraries() -> dict[str, str]:
+    """Return the name and SHA-256 of the libraries that results come from, as far as /proc says which they are."""
+    machine_info()  # loads them
+    mapped: set[str] = set()
+    with suppress(OSError):
+        mapped = set(re.findall(r"/.*/lib(?:starpullm|starpu|mpi|m)[-.].*", Path("/proc/self/maps").read_text("utf-8")))
+    return {Path(path).name: sha256_of(path) for path in sorted(mapped)}
 
 
 def processor() -> str:

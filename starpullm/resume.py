@@ -10,13 +10,12 @@ from typing import Any
 
 from starpullm.binding import prototypes
 from starpullm.files.checkpoint import checkpoint_config
-from starpullm.files.header import StrPath, reading
+from starpullm.files.header import SHA256_DIGITS, StrPath, reading, sha256_of
 from starpullm.files.kinds import STATES, expecting
 from starpullm.files.model import ModelConfig
 from starpullm.processes.progress import report_phase
 from starpullm.schedules import described
 
-_DIGITS = 16
 _END_BYTES = 4096  # docs/formats.md
 
 
@@ -89,12 +88,6 @@ def options_of_all_ranks(options: Any, checkpoint: StrPath | None, resume: StrPa
     return same
 
 
-def sha256_of(path: StrPath) -> str:
-    """Return the SHA-256 of a file in hex, shortened."""
-    with reading(path) as (file, _):
-        return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGITS]
-
-
 def _sha256_of_ends(state: Path) -> str:
     """Return the same of the ends of a state's files, each of which follows from the checksums of all its values.
 
@@ -105,4 +98,4 @@ def _sha256_of_ends(state: Path) -> str:
         with reading(path) as (file, _):
             file.seek(-_END_BYTES, os.SEEK_END)
             digest.update(file.read())
-    return digest.hexdigest()[:_DIGITS]
+    return digest.hexdigest()[:SHA256_DIGITS]

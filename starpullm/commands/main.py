@@ -23,11 +23,21 @@ from click.core import ParameterSource
 from starpullm.binding.library import ENVIRONMENT_VARIABLE
 from starpullm.commands.render import ERR, OUT, open_output
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
+from starpullm.machine import loaded_libraries
 from starpullm.processes import Comm, progress
 from starpullm.processes.interrupts import SignalWatch
 from starpullm.processes.keeper import rank_and_size_from_environment
 from starpullm.processes.limit import ProgressLimit
-from starpullm.processes.ranks import check_same_options, default_exit_status, guarded, world
+from starpullm.processes.mpirun import host_name
+from starpullm.processes.ranks import (
+    check_same_options,
+    default_exit_status,
+    failing_together,
+    guarded,
+    option_differences,
+    rank_list,
+    world,
+)
 
 EXIT_DIFFERENT = 1
 EXIT_BAD_INPUT = 2
@@ -133,7 +143,26 @@ def all_ranks() -> Iterator[Comm | None]:
     with ProgressLimit(limit, comm, EXIT_MACHINE_FAILED), guarded(comm, exit_status):
         check_same_options(comm, _same_on_all_ranks(context))
         OUT.quiet = comm.Get_rank() > 0
+        _note_hosts(comm)
         yield comm
+
+
+def _note_hosts(comm: Comm) -> None:
+    """Say on which hosts the ranks are, if there are several, and which libraries aren't the same on all ranks."""
+    with failing_together(comm):
+        own = loaded_libraries()
+    told = comm.allgather((host_name(), own))
+    if comm.Get_rank() > 0:
+        return
+    hosts = list(dict.fromkeys(host for host, _ in told))
+    unused = int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) - len(hosts)
+    if len(hosts) > 1 or unused > 0:
+        texts = [f"{rank_list([rank for rank, (at, _) in enumerate(told) if at == host])} on {host}" for host in hosts]
+        texts += [f"none on {unused} more of the allocation"] if unused > 0 else []
+        ERR.print(f"note: {', '.join(texts)}")
+    differences = option_differences([libraries for _, libraries in told])
+    if differences:
+        ERR.print(f"note: other libraries on some ranks: {'; '.join(differences)}")
 
 
 def _same_on_all_ranks(context: click.Context) -> dict[str, object]:

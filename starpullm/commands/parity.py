@@ -26,13 +26,13 @@ from starpullm.commands.render import ERR, OUT, print_json, progress_bar
 from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.sizes import divisors
 from starpullm.errors import InvalidArgumentError
+from starpullm.files.header import sha256_of
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.options import settings_of
 from starpullm.processes.ranks import check_same_options, failing_together
 from starpullm.report.document import Document
 from starpullm.report.left_out import LeftOut, not_chosen
-from starpullm.resume import sha256_of
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime, runtime_options
 from starpullm.schedules import number_of_pipelines
 

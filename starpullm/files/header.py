@@ -6,6 +6,7 @@ All files are little-endian. A header starts with magic number and version.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,9 @@ import numpy as np
 
 from starpullm.errors import FileError, FormatError, OutOfMemoryError, StarpullmError
 from starpullm.files.kinds import MAGICS, OTHER_KIND, expecting, kind_of
+
+SHA256_DIGITS: Final = 16
+"""Of a hash that people compare."""
 
 StrPath: TypeAlias = str | os.PathLike[str]
 HEADER_INTS: Final = 256
@@ -49,6 +53,12 @@ def reading(path: StrPath, kind: str | None = None) -> Iterator[tuple[BufferedRe
     where = Path(path)
     with expecting(kind, where), file_errors(where), open(where, "rb", opener=_open_regular) as file:
         yield file, where
+
+
+def sha256_of(path: StrPath) -> str:
+    """Return the SHA-256 of a file in hex, shortened."""
+    with reading(path) as (file, _):
+        return hashlib.file_digest(file, "sha256").hexdigest()[:SHA256_DIGITS]
 
 
 @contextmanager

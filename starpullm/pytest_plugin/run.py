@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from starpullm.processes.keeper import rank_and_size_from_environment
+from starpullm.processes.mpirun import host_name
 from starpullm.pytest_plugin.items import (
     PREFIX,
     REFUSAL,
@@ -212,6 +215,12 @@ class Validation(Options):
             self._pool.close()
             self.results.costs += self._pool.costs
             self.results.notes += self._pool.failures
+            nodes = os.environ.get("SLURM_JOB_NUM_NODES", "1")
+            if nodes != "1" and rank_and_size_from_environment() == (0, 1):
+                self.results.notes.append(
+                    f"all checks were on {host_name()}, one of {nodes} nodes of this allocation; no check has used the "
+                    "others, expected `mpirun starpullm parity` for them"
+                )
             if self._pool.failures and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if is_worker(self._config):

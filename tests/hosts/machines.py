@@ -126,11 +126,13 @@ class Hosts:
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def finished(self, host: str, command: Sequence[str | Path], limit: float) -> subprocess.CompletedProcess[str]:
+    def finished(
+        self, host: str, command: Sequence[str | Path], limit: float, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host to its end, at most this many seconds."""
         return subprocess.run(
             self.command(host, "timeout", "--kill-after=2", f"{limit:g}", *command),
-            env=self.environment,
+            env={**self.environment, **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from starpullm.binding.library import find_library
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.timeout(120)
 
 RECORD = shipped_record("tiny")
 NORTH, SOUTH = NAMES
+NOTE = f"note: rank 0 on {NORTH}, rank 1 on {SOUTH}\n"
 
 
 def checkpoint(path: Path, seed: int = 1) -> Path:
@@ -59,9 +61,8 @@ def test_contents_are_compared(hosts: Hosts, tmp_path: Path) -> None:
     *outcomes, trained = hosts.outcomes([*(case for case, _ in refused), train(same_model, same_text)])
     for outcome, (case, what) in zip(outcomes, refused, strict=True):
         assert outcome.statuses == (2, 2), (case, outcome)
-        assert outcome.stderr.count("\n") == 1, outcome
-        assert outcome.stderr.startswith(f"ranks 0-1: different options on ranks: {what} is "), outcome
-        assert outcome.stdout == ""
+        assert outcome.stderr.startswith(f"{NOTE}ranks 0-1: different options on ranks: {what} is "), outcome
+        assert (outcome.stdout, outcome.stderr.count("\n")) == ("", 2)
     assert trained.statuses == (0, 0), trained
     assert "step 2/2: loss " in trained.stdout
 
@@ -85,7 +86,9 @@ def test_what_one_host_lacks(hosts: Hosts, tmp_path: Path) -> None:
     outcomes = hosts.outcomes(list(lacking.values()))
     for path, outcome in zip(lacking, outcomes, strict=True):
         assert outcome.statuses == (2, 2), (path, outcome)
-        assert re.fullmatch(rf"ranks 0-1: rank 1 on {SOUTH}: .*{re.escape(str(path))}.*\n", outcome.stderr), outcome
+        assert re.fullmatch(rf"{NOTE}ranks 0-1: rank 1 on {SOUTH}: .*{re.escape(str(path))}.*\n", outcome.stderr), (
+            outcome
+        )
         assert outcome.stdout == ""
 
 
@@ -109,10 +112,30 @@ def test_states_that_differ(hosts: Hosts, tmp_path: Path) -> None:
     assert (first.statuses, second.statuses, same.statuses) == ((0, 0), (0, 0), (0, 0))
     assert apart.statuses == mixed.statuses == lacking.statuses == (2, 2)
     assert apart.stderr.startswith(
-        f"ranks 0-1: rank 1 on {SOUTH}: {hosts.own}/states: found no file that rank 0 on {NORTH} has made there, "
+        f"{NOTE}ranks 0-1: rank 1 on {SOUTH}: {hosts.own}/states: found no file that rank 0 on {NORTH} has made there, "
         "expected a folder that all ranks share ("
     )
-    assert mixed.stderr.startswith("ranks 0-1: different options on ranks: training state's SHA-256 is ")
-    assert lacking.stderr.startswith(f"ranks 0-1: rank 1 on {SOUTH}: {hosts.own}/copy: open the folder: No such file")
+    assert mixed.stderr.startswith(f"{NOTE}ranks 0-1: different options on ranks: training state's SHA-256 is ")
+    assert lacking.stderr.startswith(
+        f"{NOTE}ranks 0-1: rank 1 on {SOUTH}: {hosts.own}/copy: open the folder: No such file"
+    )
     assert (apart.stdout, mixed.stdout, lacking.stdout) == ("", "", "")
     assert hosts.run(NORTH, "ls", hosts.own / "states") == hosts.run(SOUTH, "ls", hosts.own / "states") == ""
+
+
+def test_other_libraries(hosts: Hosts) -> None:
+    """They are named, and so are the hosts that ranks are on; `mpirun -x PATH` finds the command on all of them."""
+    library = find_library()
+    for host in NAMES:
+        hosts.run(host, "cp", library, hosts.own / "libstarpullm-own.so")
+    hosts.run(SOUTH, "truncate", "--size=+1", hosts.own / "libstarpullm-own.so")
+    command = hosts.mpirun("-x", "PATH", "starpullm", "--library", hosts.own / "libstarpullm-own.so", "parity", "tiny")
+    done = hosts.finished(NORTH, command, 60, SLURM_JOB_NUM_NODES="3")
+    assert done.returncode == 0, done
+    assert done.stdout.endswith("parity: 570 tensors over 3 steps, 0 differ\n"), done
+    where, libraries = done.stderr.splitlines()
+    assert where == f"note: rank 0 on {NORTH}, rank 1 on {SOUTH}, none on 1 more of the allocation"
+    assert re.fullmatch(
+        r"note: other libraries on some ranks: libstarpullm-own.so is \w{16} on rank 0 and \w{16} on rank 1",
+        libraries,
+    )
