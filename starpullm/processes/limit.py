@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn, Self
 
-import psutil
-
 from starpullm.processes import Comm, progress
+from starpullm.processes.guard import name_and_parent
 from starpullm.processes.interrupts import say
 from starpullm.processes.mpirun import LAUNCHERS, host_name
 from starpullm.processes.ranks import rank_list
@@ -111,10 +111,13 @@ class ProgressLimit:
 
     def _end_launcher(self) -> None:
         """Let another process kill what has started this rank, and all that it has started, unless they end soon."""
-        for launcher in psutil.Process().parents():
-            if launcher.name() in LAUNCHERS:
-                pids = " ".join(str(process.pid) for process in (launcher, *launcher.children(recursive=True)))
-                kill = ["sh", "-c", f"sleep {_LAUNCHER_SECONDS}; kill -KILL {pids}"]
+        launcher = os.getppid()
+        while launcher > 1:
+            name, parent = name_and_parent(launcher)
+            if name in LAUNCHERS:
+                children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text("ascii")
+                kill = ["sh", "-c", f"sleep {_LAUNCHER_SECONDS}; kill -KILL {launcher} {children}"]
                 nowhere = subprocess.DEVNULL
                 subprocess.Popen(kill, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
                 return
+            launcher = parent
