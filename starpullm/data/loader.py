@@ -21,6 +21,7 @@ from starpullm.data.sizes import check_positive
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.header import StrPath
 from starpullm.files.tokens import TokenFile
+from starpullm.processes.progress import report_phase
 
 
 def token_files(paths: StrPath | Iterable[StrPath]) -> tuple[Path, ...]:
@@ -137,6 +138,7 @@ class TokenLoader:
         """
         digest = hashlib.blake2b(digest_size=8)
         for index, count in enumerate(self._counts):
+            report_phase(f"reading {self.paths[index].name}")
             digest.update(count.to_bytes(8, "little"))
             for piece in self._shard(index).pieces():
                 digest.update(piece.data)
@@ -193,6 +195,7 @@ class TokenLoader:
 
     @staticmethod
     def _count(path: Path, vocab_size: int | None) -> int:
+        report_phase(f"reading {path.name}")  # a large data set takes minutes
         file = TokenFile(path)
         if vocab_size is not None:
             file.check_ids(vocab_size)
