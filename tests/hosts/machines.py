@@ -232,6 +232,7 @@ def running_hosts(folder: Path) -> Iterator[Hosts]:
         "OMPI_MCA_orte_default_hostfile": str(folder / "hostfile"),
         "OMPI_MCA_plm_rsh_args": f"-F {folder}/ssh_config",
         "OMPI_MCA_btl": "tcp,self",
+        "OMPI_MCA_orte_tmpdir_base": str(folder),
         "OMPI_MCA_hwloc_base_binding_policy": "none",
     }
     environment.setdefault("STARPULLM_LOCK", str(folder / "own" / "lock"))
