@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_blas, find_library
-from starpullm.errors import MissingDependencyError
+from starpullm.errors import FileError, MissingDependencyError
 from starpullm.files.header import sha256_of
 from starpullm.golden import records
 
@@ -59,7 +59,11 @@ def loaded_libraries() -> dict[str, str]:
     mapped: set[str] = set()
     with suppress(OSError):
         mapped = set(re.findall(r"/.*/lib(?:starpullm|starpu|mpi|m)[-.].*", Path("/proc/self/maps").read_text("utf-8")))
-    return {Path(path).name: sha256_of(path) for path in sorted(mapped)}
+    hashes = {}
+    for path in sorted(mapped):
+        with suppress(FileError):  # it has been replaced since it was loaded
+            hashes[Path(path).name] = sha256_of(path)
+    return hashes
 
 
 def processor() -> str:

@@ -32,7 +32,6 @@ from starpullm.processes.mpirun import host_name
 from starpullm.processes.ranks import (
     check_same_options,
     default_exit_status,
-    failing_together,
     guarded,
     option_differences,
     rank_list,
@@ -149,9 +148,7 @@ def all_ranks() -> Iterator[Comm | None]:
 
 def _note_hosts(comm: Comm) -> None:
     """Say on which hosts the ranks are, if there are several, and which libraries aren't the same on all ranks."""
-    with failing_together(comm):
-        own = loaded_libraries()
-    told = comm.allgather((host_name(), own))
+    told = comm.allgather((host_name(), loaded_libraries()))
     if comm.Get_rank() > 0:
         return
     hosts = list(dict.fromkeys(host for host, _ in told))
