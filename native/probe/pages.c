@@ -112,10 +112,7 @@ bool pages_protect(uintptr_t begin, uintptr_t end, int protection)
 
 bool pages_protect_all(int protection)
 {
-    bool is_done = true;
-    for (size_t i = 0; i < count; i++)
-        is_done &= protect(&ranges[i], 0, UINTPTR_MAX, protection);
-    return is_done;
+    return pages_protect(0, page_down(UINTPTR_MAX), protection);
 }
 
 bool pages_watch(uintptr_t address)

@@ -34,9 +34,7 @@ static const uint64_t longest_wait_ns = 1000000000, release_ns = 10000000;
 static _Atomic uint64_t waited_ns;           // by all submissions
 static _Atomic int num_unfinished;           // tasks that are ready or run
 static _Atomic int num_submitted, num_ended; // since the start
-static pthread_mutex_t waiting = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t all_finished = PTHREAD_COND_INITIALIZER;
-static const uint64_t rest_us = 1000; // of a worker that may run no task
+static const uint64_t rest_us = 1000;        // of a worker that may run no task
 // If nothing has run for so long, what is held may be what the awaited task waits for.
 static const uint64_t stall_ns = 1000000000;
 static _Atomic int num_running;
@@ -93,30 +91,17 @@ static int num_gone(void)
 // the release may be missed: it gets only a short time.
 static void wait_for_tasks(int gone_before, int ended_before)
 {
-    const uint64_t start = now_ns(), end = start + longest_wait_ns, limit = (uint64_t)settings->prompt_ms * 1000000;
-    const struct timespec deadline = {.tv_sec = (time_t)(end / 1000000000), .tv_nsec = (long)(end % 1000000000)};
-    uint64_t released = start + release_ns; // at the latest
-    bool is_late = false;
-    pthread_mutex_lock(&waiting);
-    while (waited_ns < limit && !is_late) {
-        if (num_unfinished > 0) {
-            is_late = pthread_cond_clockwait(&all_finished, &waiting, CLOCK_MONOTONIC, &deadline) != 0;
-            released = now_ns() + release_ns;
-        } else if (num_gone() - gone_before < num_ended - ended_before && now_ns() < released) {
-            sleep_us(1);
-        } else {
+    const uint64_t start = now_ns(), limit = (uint64_t)settings->prompt_ms * 1000000;
+    uint64_t now = start, released = start + release_ns; // at the latest
+    while (waited_ns < limit && now < start + longest_wait_ns) {
+        if (num_unfinished > 0)
+            released = now + release_ns;
+        else if (num_gone() - gone_before >= num_ended - ended_before || now >= released)
             break;
-        }
+        sleep_us(1);
+        now = now_ns();
     }
-    pthread_mutex_unlock(&waiting);
-    waited_ns += is_late ? limit : now_ns() - start;
-}
-
-static void end_waits(void)
-{
-    pthread_mutex_lock(&waiting);
-    pthread_cond_broadcast(&all_finished);
-    pthread_mutex_unlock(&waiting);
+    waited_ns += now < start + longest_wait_ns ? now - start : limit;
 }
 
 static void submitted(struct starpu_task *task)
@@ -271,8 +256,7 @@ static void post_exec(struct starpu_task *task, unsigned id)
     last_end = now_ns();
     num_running--;
     num_ended++;
-    if (--num_unfinished == 0 && settings->prompt_ms > 0)
-        end_waits();
+    num_unfinished--;
 }
 
 static struct starpu_sched_policy policy = {
