@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from starpullm.files.header import reading
 from starpullm.probe.findings import Finding
 from starpullm.probe.flow import Flow, element_at, element_name
 
+_Parsed = TypeVar("_Parsed")
 _SYSTEM_LIBRARIES = (
     "libc.so",
     "libc-",
@@ -77,7 +79,7 @@ def with_places(findings: Sequence[Finding], flows: Mapping[int, Flow]) -> list[
 
     ``flows`` are those of a run that has recorded stacks, by rank.
     """
-    stacks = {rank: _read_stacks(flow.log.folder / "stacks") for rank, flow in flows.items()}
+    stacks = {rank: dict(read_lines(flow.log.folder / "stacks", "a stack", _stack)) for rank, flow in flows.items()}
     return [
         replace(finding, places="; ".join(_places(finding, flows[finding.rank], stacks[finding.rank])))
         if finding.rank in flows
@@ -86,18 +88,19 @@ def with_places(findings: Sequence[Finding], flows: Mapping[int, Flow]) -> list[
     ]
 
 
-def _read_stacks(path: Path) -> dict[int, tuple[Frame, ...]]:
-    """Return stacks by their numbers."""
+def read_lines(path: Path, expected: str, parse: Callable[[list[str]], _Parsed]) -> Iterator[_Parsed]:
+    """Yield what each line of a log's text says; one whose columns `parse` refuses by a `ValueError` is refused."""
     with reading(path) as (file, _):
-        lines = file.read().decode(errors="replace").splitlines()
-    stacks = {}
-    for line in lines:
-        number, *columns = line.split("\t")
+        content = file.read().decode(errors="replace")
+    for line in content.splitlines():
         try:
-            stacks[int(number)] = frames_of(columns)
+            yield parse(line.split("\t"))
         except ValueError as error:
-            raise FormatError(f"{path}: found the line {line!r:.40}, expected a stack: {error}") from error
-    return stacks
+            raise FormatError(f"{path}: found the line {line!r:.40}, expected {expected}: {error}") from error
+
+
+def _stack(columns: list[str]) -> tuple[int, tuple[Frame, ...]]:
+    return int(columns[0]), frames_of(columns[1:])
 
 
 def _places(finding: Finding, flow: Flow, stacks: Mapping[int, tuple[Frame, ...]]) -> Iterator[str]:

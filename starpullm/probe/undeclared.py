@@ -5,24 +5,20 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from starpullm.errors import FormatError
-from starpullm.files.header import reading
 from starpullm.probe.findings import Finding, Kind
 from starpullm.probe.flow import Flow
-from starpullm.probe.places import Frame, frames_of
+from starpullm.probe.places import Frame, frames_of, read_lines
 
 PROTECTION_SECONDS = 5e-6
 """Of a call of mprotect for one row of a tile: 2 µs in the kernel on the machine of docs/probe.md, and a wait for other
 threads of the process, which take part in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Access:
+class _Access(NamedTuple):
     """What one line of the log says; task and handle are numbers of the log."""
 
     task: int
@@ -32,18 +28,17 @@ class _Access:
     is_declared: bool
     frames: tuple[Frame, ...]
 
-    @classmethod
-    def parse(cls, line: str) -> Self:
-        """Return what a line says; a `ValueError` is raised if it isn't of the format."""
-        task, handle, element, kind, declared, *rest = line.split("\t")
-        return cls(int(task), int(handle), int(element), kind == "w", declared == "1", frames_of(rest))
+
+def _access(columns: list[str]) -> _Access:
+    task, handle, element, kind, declared, *rest = columns
+    return _Access(int(task), int(handle), int(element), kind == "w", declared == "1", frames_of(rest))
 
 
 def undeclared_accesses(schedule: str, flow: Flow) -> Iterator[Finding]:
     """Yield the first access of each task to each handle that it doesn't declare, and the first write as well."""
     handles = {of_log: handle for handle, of_log in enumerate(flow.handle_of_log.tolist())}
     seen: set[tuple[int, int, bool]] = set()
-    for access in _read(flow.log.folder / "undeclared"):
+    for access in read_lines(flow.log.folder / "undeclared", "an access", _access):
         key = access.task, access.handle, access.is_write
         task, handle = flow.position(access.task), handles.get(access.handle)
         if key in seen or task is None or handle is None:
@@ -60,25 +55,13 @@ def protections(flow: Flow) -> int:
     return 2 * int(rows[flow.handle_of_log[flow.handle]].sum())
 
 
-def _read(path: Path) -> Iterator[_Access]:
-    with reading(path) as (file, _):
-        content = file.read().decode(errors="replace")
-    for line in content.splitlines():
-        try:
-            yield _Access.parse(line)
-        except ValueError as error:
-            raise FormatError(f"{path}: found the line {line!r:.40}, expected an access: {error}") from error
-
-
 def _finding(schedule: str, flow: Flow, task: int, handle: int, access: _Access) -> Finding:
     does = "writes" if access.is_write else "reads"
     text = f"{flow.name(task)} {does} {flow.element_name(handle, access.element)} of {flow.handle_name(handle)}"
     kind = Kind.UNDECLARED_WRITE if access.is_write else Kind.UNDECLARED_READ
+    text += ", which it declares to read only" if access.is_declared else ", which it doesn't declare"
     if access.is_declared:
-        text += ", which it declares to read only"
         kind = Kind.READ_WRITTEN
-    else:
-        text += ", which it doesn't declare"
     place = _place(access.frames)
     codelet = flow.log.names[int(flow.codelet[task])]
     rank = int(flow.log.header["rank"])
