@@ -170,17 +170,17 @@ class _Judge:
 
     def verdict(self, runs: int, seed: int, poison: bool) -> ProbeResult:
         """Return the result of all runs; the first run without poison that doesn't end by itself is the last."""
-        reference = self._run(schedules.REFERENCE)
-        if reference.num_tasks == 0 and reference.is_complete:
-            raise InvalidArgumentError(
-                f"{program_of(self.command)}: submitted no task to StarPU (it {reference.ending}), expected at least "
-                "one in a scheduling context without a policy of its own; nothing would be compared"
-            )
-        has_ended_well = self._has_ended_well(reference, reference)
-        self._claims(reference)
-        if has_ended_well:
-            self._other_runs(reference, runs, seed, poison)
-        return self._result(reference)
+        with self._run(schedules.REFERENCE) as reference:
+            if reference.num_tasks == 0 and reference.is_complete:
+                raise InvalidArgumentError(
+                    f"{program_of(self.command)}: submitted no task to StarPU (it {reference.ending}), expected at "
+                    "least one in a scheduling context without a policy of its own; nothing would be compared"
+                )
+            has_ended_well = self._has_ended_well(reference, reference)
+            self._claims(reference)
+            if has_ended_well:
+                self._other_runs(reference, runs, seed, poison)
+            return self._result(reference)
 
     def _other_runs(self, reference: RecordedRun, runs: int, seed: int, poison: bool) -> None:
         delay_us = min(_LONGEST_DELAY_US, 8 * _DELAYS_US // reference.num_tasks)
@@ -198,7 +198,7 @@ class _Judge:
 
         A system call on protected memory fails, also where the application has acquired that meanwhile.
         """
-        with self._another_run(schedules.WATCHED) as run:
+        with self._run(schedules.WATCHED) as run:
             name = run.schedule.name
             self.watched = Watched.of(list(run.flows.values()))
             for rank, flow in run.flows.items():
@@ -218,7 +218,7 @@ class _Judge:
 
     def _follows(self, schedule: Schedule, reference: RecordedRun) -> bool:
         """Run a schedule and compare it; return whether others can be compared too."""
-        with self._another_run(schedule) as run:
+        with self._run(schedule) as run:
             if self._has_ended_well(run, reference):
                 return self._compare(run, reference)
             self._compare_remains(run, reference)
@@ -229,7 +229,7 @@ class _Judge:
 
         They end by themselves or not; other schedules are compared all the same.
         """
-        with self._another_run(schedules.POISONED) as run:
+        with self._run(schedules.POISONED) as run:
             has_ended_well = self._has_ended_well(run, reference)
             self._compare_remains(run, reference)
             if self.is_steady is False:
@@ -245,7 +245,7 @@ class _Judge:
         first, second = schedules.POISON_STAYS
         found: list[Finding] = []
         readers = {finding.codelet for finding in self.findings if finding.kind is Kind.WRITTEN_READ}
-        with self._another_run(first) as one, self._another_run(second) as two:
+        with self._run(first) as one, self._run(second) as two:
             all(self._has_ended_well(run, reference) for run in (one, two))
             if not reference.flows.keys() == one.flows.keys() == two.flows.keys():
                 return found
@@ -255,10 +255,15 @@ class _Judge:
         return found
 
     @contextmanager
-    def _another_run(self, schedule: Schedule) -> Iterator[RecordedRun]:
+    def _run(self, schedule: Schedule) -> Iterator[RecordedRun]:
         """Run a schedule; its records are removed afterwards, unless they are kept."""
+        keep = schedules.KEEP_FROM_FREE if self.tolerance is not None else ""
         try:
-            yield self._run(schedule)
+            run = self._record(schedule, schedule.folder, keep)
+            self.seconds[schedule.name] = run.ending.seconds
+            if schedule not in (schedules.REPEATED, *schedules.POISON_STAYS):
+                self.progress()
+            yield run
         finally:
             self._remove(self.directory / schedule.folder)
 
@@ -271,18 +276,9 @@ class _Judge:
 
         That tasks are missing needs no finding of its own.
         """
-        known = len(self.findings)
         self._compare(run, reference)
         missing = Kind.OTHER_TASKS, run.schedule.name
-        self.findings[known:] = [one for one in self.findings[known:] if (one.kind, one.schedule) != missing]
-
-    def _run(self, schedule: Schedule) -> RecordedRun:
-        keep = schedules.KEEP_FROM_FREE if self.tolerance is not None else ""
-        run = self._record(schedule, schedule.folder, keep)
-        self.seconds[schedule.name] = run.ending.seconds
-        if schedule not in (schedules.REPEATED, *schedules.POISON_STAYS):
-            self.progress()
-        return run
+        self.findings = [one for one in self.findings if (one.kind, one.schedule) != missing]
 
     def _run_again(self, schedule: Schedule, keep: str, finding: Finding) -> Flow | None:
         """Run a schedule for a finding, and return what its rank recorded; None if it didn't come to its end."""
@@ -372,7 +368,8 @@ class _Judge:
             self._add(rank, [Finding(Kind.OTHER_TASKS, name, sentence)])
             return False
         compared = self._compared(run, reference)
-        if run.schedule is not schedules.REPEATED and self.is_steady is None and any(map(_differs, compared.values())):
+        differs = any(comparison.different or comparison.findings for comparison in compared.values())
+        if run.schedule is not schedules.REPEATED and self.is_steady is None and differs:
             self.is_steady = self._follows(schedules.REPEATED, reference)
             if not self.is_steady:
                 return False
@@ -451,20 +448,18 @@ class _Judge:
         notes += never_changed(list(self.flows.values()))
         is_unlike = any(one.kind.forbids_comparison or one.kind is Kind.ENDING for one in found)
         surroundings = (*reference.surroundings, no_input(), self.files.leavings() if is_unlike else "")
-        forbidden = [finding for finding in found if finding.kind.forbids_comparison]
         totals = self.totals
         found, notes = (with_places(findings, reference.flows) for findings in (found, notes))
-        outcome = Outcome.PASSED
+        outcome, sentence = Outcome.PASSED, verdict(found, excused)
         if found:
-            outcome = Outcome.NOT_COMPARABLE if len(forbidden) == len(found) else Outcome.FAILED
+            is_forbidden = all(finding.kind.forbids_comparison for finding in found)
+            outcome = Outcome.NOT_COMPARABLE if is_forbidden else Outcome.FAILED
         elif totals["outputs"] == 0:
             raise InvalidArgumentError(
                 f"{program_of(self.command)}: no task left contents that can be read (see the modes of its accesses), "
                 "expected at least one; nothing would be compared"
             )
-        first = next(iter(reference.flows.values()))
-        sentence = verdict(found, excused)
-        if not found and reference.num_workers == 1:
+        elif reference.num_workers == 1:
             outcome = Outcome.NOT_COMPARABLE
             sentence = "not comparable: StarPU had one worker, so no two tasks ran at the same time"
         return ProbeResult(
@@ -473,7 +468,7 @@ class _Judge:
             compared=totals["outputs"],
             measured=len(found),
             command=self.command,
-            starpu_version=first.log.starpu_version,
+            starpu_version=next(iter(reference.flows.values())).log.starpu_version,
             num_ranks=len(reference.flows) if min(reference.flows) >= 0 else 0,
             num_workers=reference.num_workers,
             surroundings=tuple(filter(None, surroundings)),
@@ -493,10 +488,6 @@ class _Judge:
             last_moments=tuple(self.moments),
             seconds=self.seconds,
         )
-
-
-def _differs(comparison: Comparison) -> bool:
-    return bool(comparison.different or comparison.findings)
 
 
 def _not_deterministic(finding: Finding) -> Finding:

@@ -25,10 +25,6 @@ class Intended(NamedTuple):
     def __str__(self) -> str:
         return f"{self.finding}, {self.codelet}: {self.reason}"
 
-    def is_about(self, finding: Finding) -> bool:
-        """Return whether it is meant by this entry."""
-        return (self.finding, self.codelet) == (finding.kind.value, finding.codelet)
-
 
 def read_intended(path: Path) -> list[Intended]:
     """Read the entries ``[[intended]]`` of a file."""
@@ -62,7 +58,8 @@ def split_intended(
     unused = dict.fromkeys(entries)
     known, left, excused = list(unused), [], []
     for finding in findings:
-        entry = next((one for one in known if one.is_about(finding)), None)
+        key = finding.kind.value, finding.codelet
+        entry = next((one for one in known if (one.finding, one.codelet) == key), None)
         if entry is None:
             left.append(finding)
         else:
