@@ -25,8 +25,6 @@ from starpullm.processes.stacks import native_stacks
 _KEPT = 1 << 16
 """Bytes that are kept of each output, the last ones: a program may print gigabytes."""
 _CHUNK = 1 << 16
-_KILL_SOON = "OMPI_MCA_odls_base_sigkill_timeout", "1"
-"""Ranks whose job has failed need no time to say where they were: it is in their logs."""
 _STACK_SECONDS = 10.0
 _ADDR_NO_RANDOMIZE = 0x0040000
 _ASK_FOR_PERSONALITY = 0xFFFFFFFF
@@ -65,8 +63,8 @@ class _Tail:
         assert stream is not None
         self._stream = stream
         self._kept = b""
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
 
     def _read(self) -> None:
         with suppress(OSError, ValueError):
@@ -74,13 +72,10 @@ class _Tail:
                 self._kept = (self._kept + part)[-_KEPT:]
 
     def text(self) -> str:
-        """Return the last bytes as text."""
-        self.thread.join(_DRAIN_SECONDS)
-        return self._kept.decode(errors="replace")
-
-    def close(self) -> None:
-        """Close the stream."""
+        """Return the last bytes as text, and close the stream."""
+        self._thread.join(_DRAIN_SECONDS)
         self._stream.close()
+        return self._kept.decode(errors="replace")
 
 
 def find_program(name: str) -> str:
@@ -115,7 +110,7 @@ def run_program(
             **outside_of_jobs(os.environ, on_this_machine=False),
             **environment,
             **mpi_parameters(place.directory, place.memory),
-            _KILL_SOON[0]: _KILL_SOON[1],
+            "OMPI_MCA_odls_base_sigkill_timeout": "1",  # where ranks were is in their logs
             JOB_VARIABLE: job_variable(os.environ, place.name),
         }
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -136,8 +131,6 @@ def run_program(
         seconds = time.monotonic() - start
         watch.look(0)
     stdout, stderr = (tail.text() for tail in tails)
-    for tail in tails:
-        tail.close()
     return ProgramEnding(status, seconds, time_limit, stdout, stderr, stacks, watch.ended)
 
 

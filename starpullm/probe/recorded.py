@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from starpullm.probe.flow import Flow, flow_of
 from starpullm.probe.linkage import explain_missing_log, launcher_of, program_of, starpu_in, starpu_of
 from starpullm.probe.program import ProgramEnding, run_program
 from starpullm.probe.schedules import Schedule
+from starpullm.processes.endings import signal_name
 
 _LISTED = 8
 _CALIBRATION = """
@@ -109,9 +109,7 @@ def _fault(flow: Flow) -> str:
     """Return how a process ended, if that is a fault and it could say so."""
     header = flow.log.header
     if header["ended"] == probe_log.ENDED_BY_SIGNAL:
-        with suppress(ValueError):
-            return f"was ended by {signal.Signals(int(header['signal'])).name}"
-        return f"was ended by signal {header['signal']}"
+        return f"was ended by {signal_name(int(header['signal']))}"
     if header["ended"] == probe_log.ENDED_BY_ITSELF and header["exit_status"] != 0:
         return f"ended with exit status {header['exit_status']}"
     return ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from starpullm.processes.guard import process_end
@@ -27,7 +26,16 @@ class ProcessWatch:
 
     def look(self, milliseconds: int = _POLL_MS) -> None:
         """Look for new processes, and wait at most so long for the end of one."""
-        gone = set(self._look_for_new())
+        gone = set()
+        for pid in {int(path.name.split("-")[1]) for path in self._folder.glob("probe-*")} - self._seen:
+            self._seen.add(pid)
+            try:
+                descriptor = process_end(pid)
+            except OSError:
+                gone.add(pid)
+                continue
+            self._running[descriptor] = pid
+            self._poll.register(descriptor, select.POLLIN)
         for descriptor, _ in self._poll.poll(milliseconds):
             self._poll.unregister(descriptor)
             gone.add(self._running.pop(descriptor))
@@ -45,21 +53,3 @@ class ProcessWatch:
         deadline = time.monotonic() + seconds
         running = tuple(self._running.values())
         return {pid: native_stacks(pid, max(deadline - time.monotonic(), 0.1)) for pid in running}
-
-    def _look_for_new(self) -> list[int]:
-        """Watch processes with new logs; return those that have ended already."""
-        gone = []
-        for path in self._folder.glob("probe-*"):
-            with suppress(ValueError):
-                pid = int(path.name.split("-")[1])
-                if pid in self._seen:
-                    continue
-                self._seen.add(pid)
-                try:
-                    descriptor = process_end(pid)
-                except OSError:
-                    gone.append(pid)
-                    continue
-                self._running[descriptor] = pid
-                self._poll.register(descriptor, select.POLLIN)
-        return gone
