@@ -86,18 +86,14 @@ def command(
     or StarPU had one worker; 5 if they are the same, and a task does something else than it declares.
     """
     refuse_ranks("PROGRAM may be the launcher of ranks")
+    whole = (program, *arguments)
     if replay is not None:
-        whole = (program, *arguments)
         chosen = {name: settings[name] for name in ("workers", "sums")}
         sys.exit(replay_program(whole, replay, **chosen, wrapper=shlex.split(wrapper)))
     with progress_bar(hidden=as_json) as progress:
         bar = progress.add_task("probe", total=runs + NUM_STANDARD_RUNS - no_poison)
         result = probe_program(
-            (program, *arguments),
-            runs=runs,
-            poison=not no_poison,
-            progress=lambda: progress.advance(bar),
-            **settings,
+            whole, runs=runs, poison=not no_poison, progress=lambda: progress.advance(bar), **settings
         )
     if as_json:
         print_json(result.as_json())

@@ -52,8 +52,7 @@ def _judged(
     tolerance: Tolerance, reference: Flow, other: Flow, access: int, contents: tuple[int, int]
 ) -> Difference | str | None:
     """Return the first number beyond the tolerance, or why that can't be told; None if all are within it."""
-    found = [flow.log.bytes_of(value) for flow, value in zip((reference, other), contents, strict=True)]
-    expected_bytes, found_bytes = found
+    expected_bytes, found_bytes = reference.log.bytes_of(contents[0]), other.log.bytes_of(contents[1])
     if expected_bytes is None or found_bytes is None:
         return "they weren't recorded: the handle isn't dense, or a process has filled its share of the disk"
     element_bytes = int(reference.log.handles[reference.handle_of_log[reference.handle[access]]]["element_bytes"])

@@ -234,7 +234,7 @@ class _Pairs:
             if self.input_differs[access]:
                 origin = self._origin(access)
                 if origin is _Origin.HANDED_ON:
-                    is_free = self.reference.position(self._writers(access)[0]) in tolerated
+                    is_free = self.reference.position(self.reference.writer(access)) in tolerated
                 else:
                     is_free, finding = self._received(schedule, access, origin, cause, elsewhere)
                 is_new = origin is not _Origin.HANDED_ON or self.reference.is_last[task]
@@ -308,15 +308,6 @@ class _Pairs:
         ran[task] = False
         return np.flatnonzero(ran & ~earlier & ~later)
 
-    def _writers(self, access: int) -> tuple[int, int]:
-        """Return the tasks, of either log, that last wrote an input; -1: nobody did."""
-        sources = (int(flow.source[access]) for flow in (self.reference, self.other))
-        logs = (self.reference.log, self.other.log)
-        one, two = (
-            int(log.task_of_access[source]) if source >= 0 else -1 for log, source in zip(logs, sources, strict=True)
-        )
-        return one, two
-
     def _origin(self, access: int) -> _Origin:
         """Return where the difference of an input comes from."""
         sources = [int(flow.source[access]) for flow in (self.reference, self.other)]
@@ -336,7 +327,7 @@ class _Pairs:
                 return _Origin.FREE if is_free else _Origin.ORDERED_SUM
             values.append(hashes[source])
         if values[0] != values[1]:
-            is_starpus_sum = self.reference.position(self._writers(access)[0]) is None and not is_free
+            is_starpus_sum = self.reference.position(self.reference.writer(access)) is None and not is_free
             return _Origin.ORDERED_SUM if is_starpus_sum else _Origin.HANDED_ON
         return _Origin.APPLICATION if self._application_may_have_written(access) else _Origin.NOBODY
 
@@ -346,12 +337,10 @@ class _Pairs:
             text += "and no task of its process had written it"
             return finding_of(Kind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
         if origin is _Origin.ORDERED_SUM:
-            text += (
-                "although all tasks that add to it had equal inputs, and the same order: one of them reads or shares "
-            )
-            text += "something that it doesn't declare"
+            text += "although all tasks that add to it had equal inputs, and the same order: one of them reads or "
+            text += "shares something that it doesn't declare"
             return finding_of(Kind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
-        writer, reader = self._writers(access)[1], int(self.other.task[access])
+        writer, reader = self.other.writer(access), int(self.other.task[access])
         suspects = tuple(self.other.name(task) for task in ran_between(self.other, writer, reader).tolist())
         text += "although the last task that declares to write it had left the same: "
         kind = Kind.INPUT_CHANGED
@@ -364,7 +353,7 @@ class _Pairs:
 
     def _application_may_have_written(self, access: int) -> bool:
         log = self.other.log
-        writer = self._writers(access)[1]
+        writer = self.other.writer(access)
         reader = int(self.other.tasks[self.other.task[access]])
         submitted = int(log.tasks["submit_ns"][reader])
         acquired = (log.tasks["flags"][writer:reader] & probe_log.ACQUIRE) != 0

@@ -117,10 +117,8 @@ def _element(content: bytes) -> str:
     if len(content) > 16:
         return f"the bytes {content[:16].hex(' ')} …"
     text = f"0x{content[::-1].hex()}"
-    types = {4: "<f4", 8: "<f8"}
-    if len(content) in types:
-        name = {4: "float", 8: "double"}[len(content)]
-        text += f" ({_number(np.frombuffer(content, types[len(content)])[0])} as {name})"
+    if name := {4: "float", 8: "double"}.get(len(content)):
+        text += f" ({_number(np.frombuffer(content, TYPES[name][len(content)])[0])} as {name})"
     return text
 
 

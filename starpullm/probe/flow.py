@@ -183,9 +183,9 @@ class Flow:
         while len(sizes) > 1 and sizes[-1] <= 1:
             sizes.pop()
         if int(record["element_bytes"]) == 0 or sizes == [1]:
-            return f"{name} ({_bytes(int(record['bytes']))})"
+            return f"{name} ({counted(int(record['bytes']), 'byte')})"
         shape = "×".join(map(str, sizes))
-        return f"{name} ({shape} elements of {_bytes(int(record['element_bytes']))})"
+        return f"{name} ({shape} elements of {counted(int(record['element_bytes']), 'byte')})"
 
     def element_name(self, handle: int, element: int) -> str:
         """Return what findings call an element of a handle."""
@@ -198,6 +198,11 @@ class Flow:
         Before means in the order of submission, among accesses that commute in the order in which they ran.
         """
         return self._previous(_has(self.log.accesses["mode"], _WRITES))[self.accesses]
+
+    def writer(self, access: int) -> int:
+        """Return the task of the log that last wrote what an access finds; -1: nobody did."""
+        source = int(self.source[access])
+        return int(self.log.task_of_access[source]) if source >= 0 else -1
 
     @cached_property
     def observed(self) -> NDArray[np.int64]:
@@ -264,8 +269,10 @@ def element_at(handle: np.void, address: int) -> int | None:
     return element
 
 
-def _bytes(number: int) -> str:
-    return f"{number} byte" if number == 1 else f"{number} bytes"
+def counted(number: int, name: str) -> str:
+    """Return a number with a name, in the plural if it isn't 1."""
+    plural = f"{name}es" if name.endswith("s") else f"{name}s"
+    return f"{number} {name if number == 1 else plural}"
 
 
 def _has(values: NDArray[np.integer], bits: int) -> NDArray[np.bool_]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from starpullm.checks.result import Result
 from starpullm.probe.findings import Finding, Kind
+from starpullm.probe.flow import counted
 from starpullm.probe.schedules import REPEATED
 from starpullm.probe.undeclared import Watched
 
@@ -62,11 +63,11 @@ class ProbeResult(Result):
         ranks = f" of {self.num_ranks} ranks" if self.num_ranks else ""
         compared = "nothing was compared"
         if self.compared:
-            handles = _counted(self.num_compared_handles, "handle")
-            compared = f"{_counted(self.compared, 'content')} of {handles} compared, {self.different} different"
-        others = _counted(self.runs, "other run")
-        workers = _counted(self.num_workers, "worker") + " each" * (self.num_ranks > 1)
-        tasks = _counted(self.num_tasks, "task")
+            handles = counted(self.num_compared_handles, "handle")
+            compared = f"{counted(self.compared, 'content')} of {handles} compared, {self.different} different"
+        others = counted(self.runs, "other run")
+        workers = counted(self.num_workers, "worker") + " each" * (self.num_ranks > 1)
+        tasks = counted(self.num_tasks, "task")
         return f"run: {tasks}{ranks} on {workers}, the reference schedule and {others}, {compared}"
 
     def _bound(self) -> str:
@@ -101,7 +102,7 @@ class ProbeResult(Result):
                 f"COMMUTE, or without sequential consistency){self._bound()}"
             )
         if self.unseen:
-            yield f"not seen: the contents of {_counted(self.unseen, 'access')} can't be read"
+            yield f"not seen: the contents of {counted(self.unseen, 'access')} can't be read"
         yield from (f"intended: {line}" for line in self.intended)
         yield from (f"intended, but not found: {line}" for line in self.not_found)
         for note in self.notes:
@@ -128,10 +129,10 @@ def verdict(findings: Sequence[Finding], intended: Sequence[str] = ()) -> str:
     if not others:
         return f"not comparable: {_why_not(findings)}"
     if all(finding.kind.is_declaration for finding in others):
-        untrue = _counted(len({finding.codelet for finding in others}), "codelet")
+        untrue = counted(len({finding.codelet for finding in others}), "codelet")
         rest = "no schedule gave another result" if len(others) == len(findings) else _why_not(findings)
         return f"differs: tasks of {untrue} do something else than they declare; {rest}"
-    return f"differs: results depend on the schedule ({_counted(len(findings), 'finding')})"
+    return f"differs: results depend on the schedule ({counted(len(findings), 'finding')})"
 
 
 def _why_not(findings: Sequence[Finding]) -> str:
@@ -144,8 +145,3 @@ def _why_not(findings: Sequence[Finding]) -> str:
     is_same = any(one.kind is Kind.OTHER_TASKS and one.schedule == REPEATED.name for one in findings)
     where = "from run to run in one and the same schedule" if is_same else "in another schedule"
     return f"the program submits other tasks {where}"
-
-
-def _counted(number: int, name: str) -> str:
-    plural = f"{name}es" if name.endswith("s") else f"{name}s"
-    return f"{number} {name if number == 1 else plural}"

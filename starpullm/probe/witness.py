@@ -50,10 +50,9 @@ def has_read_poison(finding: Finding, schedule: Schedule, run_again: RunAgain) -
     if (reference.writes & ~reference.after[1])[writes].any():
         return True
     for number, access in enumerate(writes.tolist()):
-        contents = [flow.log.bytes_of(int(flow.after[0][access])) for flow in (reference, other)]
         if not reference.writes[access] or reference.after[0][access] == other.after[0][access]:
             continue
-        expected, found = contents
+        expected, found = (flow.log.bytes_of(int(flow.after[0][access])) for flow in (reference, other))
         if expected is None or found is None or len(expected) != len(found):
             return True
         one, two = (np.frombuffer(content, np.uint8) for content in (expected, found))
@@ -77,8 +76,7 @@ def _is_same_fault(reference: Flow, other: Flow, access: int) -> bool:
 
 
 def _completed(finding: Finding, reference: Flow, other: Flow, access: int) -> Finding:
-    contents = [flow.log.bytes_of(int(flow.after[0][access])) for flow in (reference, other)]
-    expected, found = contents
+    expected, found = (flow.log.bytes_of(int(flow.after[0][access])) for flow in (reference, other))
     if expected is None or found is None:
         return _not_shown(finding, "elements of this handle's data interface can't be told apart")
     if len(expected) != len(found):
