@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from starpullm.binding import prototypes
 from starpullm.files.checkpoint import checkpoint_config
-from starpullm.files.header import SHA256_DIGITS, StrPath, reading, sha256_of
+from starpullm.files.header import StrPath, sha256_of
 from starpullm.files.kinds import STATES, expecting
 from starpullm.files.model import ModelConfig
 from starpullm.processes.progress import report_phase
@@ -84,18 +83,6 @@ def options_of_all_ranks(options: Any, checkpoint: StrPath | None, resume: StrPa
     if resume is not None:
         state = training_state(resume)
         same["training state"] = (state.step, state.batches, state.data_id)
-        same["training state's SHA-256"] = _sha256_of_ends(state.path)
+        # The end of a file follows from all its values, whose checksums are compared when they are read.
+        same["training state's SHA-256"] = sha256_of(*sorted(state.path.glob("rank-*.state")), last=_END_BYTES)
     return same
-
-
-def _sha256_of_ends(state: Path) -> str:
-    """Return the same of the ends of a state's files, each of which follows from the checksums of all its values.
-
-    Who reads the values compares them with their checksums.
-    """
-    digest = hashlib.sha256()
-    for path in sorted(state.glob("rank-*.state")):
-        with reading(path) as (file, _):
-            file.seek(-_END_BYTES, os.SEEK_END)
-            digest.update(file.read())
-    return digest.hexdigest()[:SHA256_DIGITS]

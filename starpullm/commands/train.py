@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,6 @@ from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.header import file_errors
 from starpullm.files.model import ModelConfig
 from starpullm.options import settings_of
-from starpullm.processes.keeper import rank_and_size_from_environment
 from starpullm.processes.progress import add_note, report_phase
 from starpullm.processes.ranks import check_same_options, failing_together
 from starpullm.resume import TrainingState, training_state
@@ -180,8 +179,7 @@ def _how_to_go_on(states: Path, ranks: int) -> str:
 
 def _note(sentence: str) -> None:
     """Print a note, over ranks once."""
-    rank, _ = rank_and_size_from_environment()
-    if rank == 0:
+    if not OUT.quiet:
         ERR.print(f"note: {sentence}")
 
 
@@ -194,8 +192,8 @@ def _train(
         say(f"matmuls by {runtime.matmul}: not strict")
     if 0 < run.activation_sets < min(run.sub_batches, workers := runtime.partition.workers):
         say(f"{run.activation_sets} of {workers} workers have a sub-batch: more activation sets keep them busy")
-    first_step = run.first_step = state.step + 1 if state else 1
-    saved_steps = _saved_steps(run)
+    first_step = state.step + 1 if state else 1
+    saved_steps = _saved_steps(run, first_step)
     with failing_together(runtime.comm):
         loader = _open_tokens(run.tokens, run, config, runtime)
         data_id = loader.fingerprint if state or saved_steps else 0
@@ -237,20 +235,29 @@ def _train(
                 if not run.keep_going:
                     check_finite(f"validation {when}, loss", loss)
 
-        def save_state(step: int) -> None:
+        def end_step(report: StepReport) -> None:
+            reports.append(report)
+            step, loss, speed = report.step, report.loss, report.tokens_per_ms
+            log(step, loss=json_number(loss), learning_rate=rate(step), tokens_per_ms=speed)
+            say(f"step {step}/{run.steps}: loss {loss:.6f}, {speed:.3f} tokens/ms, {report.seconds_left:.0f} s left")
+            if not run.keep_going:
+                check_finite(f"step {step}, loss", loss)
             # Until the next loss, that of its parameters, this state isn't known to be good: the one before stays.
-            if states and np.isfinite(reports[-1].loss):
+            if states and step in saved_steps and np.isfinite(loss):
                 keep = max(run.keep_states, 2)
                 trainer.save_state(states, batches=loader.position, data_id=data_id, keep=keep)
 
-        saving: dict[str, Any] = {"saved_steps": saved_steps, "save": save_state, "keep_going": run.keep_going}
         rate = run.learning_rates.rate
-        steps = train(trainer, loader, run.steps, first_step=first_step, learning_rate=rate, **saving)
+        steps = train(trainer, loader, run.steps, first_step=first_step, learning_rate=rate, saved_steps=saved_steps)
         if first_step > run.steps:  # the run was ended after its last step, perhaps before it wrote the model
             say(f"all {run.steps} steps have been done")
         try:
             validate("before", first_step - 1)
-            _run_steps(run, steps, reports, log, say)
+            with progress_bar(hidden=run.as_json) as progress:
+                bar = progress.add_task("training", total=run.steps - first_step + 1)
+                for report in steps:
+                    progress.advance(bar)
+                    end_step(report)
             validate("after", run.steps)
         except NotFiniteError:
             last_finite = first_step - 1 + sum(np.isfinite(report.loss) for report in reports)
@@ -268,29 +275,12 @@ def _train(
     }
 
 
-def _saved_steps(run: SimpleNamespace) -> range:
+def _saved_steps(run: SimpleNamespace, first_step: int) -> range:
     """Return the steps whose states are saved: the last one, if no other is."""
     if not (run.save_every or run.state_dir):
         return range(0)
     every = run.save_every or run.steps
-    return range(run.first_step + -run.first_step % every, run.steps + 1, every) or range(run.steps, run.steps + 1)
-
-
-def _run_steps(
-    run: SimpleNamespace, steps: Iterator[StepReport], reports: list[StepReport], log: Callable[..., None], say: _Say
-) -> None:
-    """Run the steps; print and log each, and append it to the reports."""
-    with progress_bar(hidden=run.as_json) as progress:
-        bar = progress.add_task("training", total=run.steps - run.first_step + 1)
-        for report in steps:
-            reports.append(report)
-            progress.advance(bar)
-            rate, speed = run.learning_rates.rate(report.step), report.tokens_per_ms
-            log(report.step, loss=json_number(report.loss), learning_rate=rate, tokens_per_ms=speed)
-            say(
-                f"step {report.step}/{run.steps}: loss {report.loss:.6f}, "
-                f"{speed:.3f} tokens/ms, {report.seconds_left:.0f} s left"
-            )
+    return range(first_step + -first_step % every, run.steps + 1, every) or range(run.steps, run.steps + 1)
 
 
 def _set_aside(trainer: Trainer, state: Path) -> None:

@@ -20,18 +20,14 @@ import numpy as np
 from starpullm.errors import FileError, FormatError, OutOfMemoryError, StarpullmError
 from starpullm.files.kinds import MAGICS, OTHER_KIND, expecting, kind_of
 
-SHA256_DIGITS: Final = 16
+_SHA256_DIGITS: Final = 16
 """Of a hash that people compare."""
 
 StrPath: TypeAlias = str | os.PathLike[str]
 HEADER_INTS: Final = 256
 HEADER_BYTES: Final = 4 * HEADER_INTS
-_OTHER_KINDS: Final = (
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
-)
+_OTHER_KINDS: Final = {"p": "a FIFO", "s": "a socket", "c": "a character device", "b": "a block device"}
+"""By the first letter of what `ls -l` shows."""
 INT32_MAX: Final = 2**31 - 1
 INT32: Final = np.dtype("<i4")
 
@@ -55,10 +51,15 @@ def reading(path: StrPath, kind: str | None = None) -> Iterator[tuple[BufferedRe
         yield file, where
 
 
-def sha256_of(path: StrPath) -> str:
-    """Return the SHA-256 of a file in hex, shortened."""
-    with reading(path) as (file, _):
-        return hashlib.file_digest(file, "sha256").hexdigest()[:SHA256_DIGITS]
+def sha256_of(*paths: StrPath, last: int = 0) -> str:
+    """Return the SHA-256 of files in hex, shortened; with ``last``, of so many bytes at the end of each."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with reading(path) as (file, _):
+            if last:
+                file.seek(-last, os.SEEK_END)
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()[:_SHA256_DIGITS]
 
 
 @contextmanager
@@ -90,8 +91,7 @@ def _open_regular(path: str, flags: int) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(mode):
-        kind = next((name for is_kind, name in _OTHER_KINDS if is_kind(mode)), "something else")
-        raise FormatError(f"{path}: is {kind}, expected a regular file")
+        raise FormatError(f"{path}: is {_OTHER_KINDS[stat.filemode(mode)[0]]}, expected a regular file")
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 

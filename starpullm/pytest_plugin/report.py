@@ -26,9 +26,9 @@ class Report:
 
     def expect(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
         """Count tests as unfinished until they have ended; entries are the fields of ``Entry`` by test."""
-        unfinished = {"outcome": "unfinished", "seconds": 0.0, "message": "", "repeated": []}
         for test, entry in entries.items():
-            self.tests.setdefault(test, {**unfinished, "test": test, **entry, "ending": "not run", "repeated": []})
+            begin = {"outcome": "unfinished", "ending": "not run", "seconds": 0.0, "message": "", "repeated": []}
+            self.tests.setdefault(test, {"test": test, **entry, **begin})
 
     def add(self, report: pytest.TestReport) -> None:
         """Add a phase of a test, if the test uses the plugin."""

@@ -39,8 +39,6 @@ def train(
     first_step: int = 1,
     learning_rate: Callable[[int], float] | None = None,
     saved_steps: Container[int] = (),
-    save: Callable[[int], None] = lambda step: None,
-    keep_going: bool = False,
 ) -> Iterator[StepReport]:
     """Train and yield a report for each finished step, in order.
 
@@ -48,10 +46,8 @@ def train(
 
     The loss of a step is read when ``ahead`` further steps have been submitted. Steps are numbered from 1:
     ``first_step`` is more than 1 in a run that is resumed, and ``num_steps`` is the last. ``learning_rate`` returns the
-    rate of a step (see ``Schedule.rate``); None: that of the trainer. ``save`` is called with each number of
-    ``saved_steps`` when this step's loss has been reported, and no later one has been submitted.
-
-    After the report of a loss that is NaN or infinite `NotFiniteError` is raised, unless ``keep_going``.
+    rate of a step (see ``Schedule.rate``); None: that of the trainer. When one of ``saved_steps`` is reported, no later
+    one has been submitted: the caller may save its state.
     """
     start = time.perf_counter()
     tokens_per_step = trainer.pipelines * trainer.batch_size * trainer.seq_len
@@ -65,16 +61,12 @@ def train(
             done += 1
             seconds = (time.perf_counter() - start) / (done - first_step + 1)
             yield StepReport(done, loss, tokens_per_step / (seconds * 1e3), (num_steps - done) * seconds)
-            if not keep_going:
-                check_finite(f"step {done}, loss", loss)
 
     for step in range(first_step, num_steps + 1):
         report_phase(f"reading the batch of step {step}")
         batch = tokens.next()
         waiting.append(trainer.submit(*batch, learning_rate=learning_rate(step) if learning_rate else None))
         yield from finished(0 if step in saved_steps else ahead)
-        if step in saved_steps:
-            save(step)
     yield from finished(0)
 
 
