@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from starpullm.errors import FormatError
-from starpullm.files.header import StrPath, reading
-from starpullm.files.json_reader import parse_object
-from starpullm.files.kinds import HUGGING_FACE, JSON, expecting
+from starpullm.files.header import StrPath
+from starpullm.files.json_reader import JsonNode, read_json
+from starpullm.files.kinds import HUGGING_FACE, expecting
 from starpullm.files.model import UNLAYERED_PARAMETERS, ModelConfig, config_problem, parameter_shapes
 from starpullm.files.safetensors import StoredTensor, stored_tensors
 
@@ -147,7 +147,7 @@ def _stored_shape(config: ModelConfig, parameter: str) -> tuple[int, ...]:
 
 def _read_config(path: Path) -> ModelConfig:
     """Read config.json, and refuse a model that llm.c doesn't compute."""
-    values = _read_object(path)
+    values = JsonNode(path, "", read_json(path)).mapping()
 
     def wrong(key: str, expected: object, found: object) -> FormatError:
         return FormatError(f"{path}, {key}: expected {expected}, found {json.dumps(found):.40}")
@@ -172,14 +172,9 @@ def _read_config(path: Path) -> ModelConfig:
     return ModelConfig(**sizes, padded_vocab_size=sizes["vocab_size"])
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    with reading(path, JSON) as (file, where):
-        return parse_object(file.read(), where)
-
-
 def _indexed_tensors(index: Path) -> dict[str, StoredTensor]:
     """Return the tensors of all files that an index names, and check that each is where the index says."""
-    weight_map = _read_object(index).get("weight_map")
+    weight_map = JsonNode(index, "", read_json(index)).mapping().get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise FormatError(f"{index}, weight_map: expected an object from tensors to files, found {weight_map!s:.60}")
     tensors: dict[str, StoredTensor] = {}

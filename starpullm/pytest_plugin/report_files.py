@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,6 @@ class ReportFiles:
         self._results = validation.results
         self._deselected: list[pytest.Item] = []
         self._document: dict[str, Any] | None = None
-        self._folder: ReportFolder | None = None
         self._not_chosen: list[LeftOut] | None = None
         """Doesn't change in a run; to find it, all records are read."""
         self._start = time.time()
@@ -85,9 +85,8 @@ class ReportFiles:
 
         try:
             if self._validation.report_is_folder:
-                folder = self._opened_folder()
-                folder.write(document)
-                path = folder.page_path
+                self._folder.write(document)
+                path = self._folder.page_path
             else:
                 write_document(document, path)
         except StarpullmError as error:
@@ -112,14 +111,14 @@ class ReportFiles:
         """Write the state so far into a folder; a failure is reported at the end, when it is tried again."""
         if self._results.tests and self._writes_folder:
             with suppress(FileError):
-                self._opened_folder().renew(self._current())
+                self._folder.renew(self._current())
 
-    def _opened_folder(self) -> ReportFolder:
+    @cached_property
+    def _folder(self) -> ReportFolder:
         from starpullm.report.folder import ReportFolder
 
         assert self._validation.report is not None
-        self._folder = self._folder or ReportFolder(self._validation.report)
-        return self._folder
+        return ReportFolder(self._validation.report)
 
     def _current(self) -> dict[str, Any]:
         """Return the document as far as it is known now."""
