@@ -194,17 +194,7 @@ def _train(
         say(f"{run.activation_sets} of {workers} workers have a sub-batch: more activation sets keep them busy")
     first_step = state.step + 1 if state else 1
     saved_steps = _saved_steps(run, first_step)
-    with failing_together(runtime.comm):
-        loader = _open_tokens(run.tokens, run, config, runtime)
-        data_id = loader.fingerprint if state or saved_steps else 0
-        if state:
-            batch_size = number_of_pipelines(runtime.ranks, run.stages) * run.batch_size
-            _check_same_data(state, batch_size, run.seq_len, data_id)
-            loader.seek(state.batches)
-        val_loader = _open_tokens(run.val_tokens, run, config, runtime) if run.val_tokens else None
-        same = _sha256_of_tokens(run, loader, run.steps - first_step + 1, val_loader) if runtime.comm else {}
-    if runtime.comm:
-        check_same_options(runtime.comm, same)
+    loader, val_loader, data_id = _open_tokens(run, config, state, saved_steps, runtime)
     reports: list[StepReport] = []
     validations: list[float] = []
     with (
@@ -309,27 +299,28 @@ def _save_results(run: SimpleNamespace, trainer: Trainer, recording: Recording |
         say(f"saved {run.trace}")
 
 
-def _sha256_of_tokens(
-    run: SimpleNamespace, loader: TokenLoader, steps: int, val_loader: TokenLoader | None
-) -> dict[str, object]:
-    """Return a hash of what a rank reads of each set of tokens, to be compared with the other ranks'."""
-    report_phase("comparing the tokens")
-    same: dict[str, object] = {"SHA-256 of the tokens to train on": loader.digest(steps)}
-    if val_loader is not None:
-        same["SHA-256 of the tokens to validate on"] = val_loader.digest(run.val_batches)
-    return same
-
-
-def _open_tokens(pattern: str, run: SimpleNamespace, config: ModelConfig, runtime: Runtime) -> TokenLoader:
+def _open_tokens(
+    run: SimpleNamespace, config: ModelConfig, state: TrainingState | None, saved_steps: range, runtime: Runtime
+) -> tuple[TokenLoader, TokenLoader | None, int]:
+    """Open the tokens to train on and to validate on, which all ranks must have; return also what identifies them."""
     parts = number_of_pipelines(runtime.ranks, run.stages)
-    return TokenLoader(
-        pattern,
-        run.batch_size,
-        run.seq_len,
-        rank=runtime.rank * parts // runtime.ranks,
-        num_ranks=parts,
-        vocab_size=config.vocab_size,
-    )
+    own = {"rank": runtime.rank * parts // runtime.ranks, "num_ranks": parts, "vocab_size": config.vocab_size}
+    same: dict[str, object] = {}
+    with failing_together(runtime.comm):
+        loader = TokenLoader(run.tokens, run.batch_size, run.seq_len, **own)
+        data_id = loader.fingerprint if state or saved_steps else 0
+        if state:
+            _check_same_data(state, parts * run.batch_size, run.seq_len, data_id)
+            loader.seek(state.batches)
+        val_loader = TokenLoader(run.val_tokens, run.batch_size, run.seq_len, **own) if run.val_tokens else None
+        if runtime.comm:
+            report_phase("comparing the tokens")
+            same["SHA-256 of the tokens to train on"] = loader.digest(run.steps - (state.step if state else 0))
+            if val_loader is not None:
+                same["SHA-256 of the tokens to validate on"] = val_loader.digest(run.val_batches)
+    if runtime.comm:
+        check_same_options(runtime.comm, same)
+    return loader, val_loader, data_id
 
 
 def _check_same_data(state: TrainingState, batch_size: int, seq_len: int, data_id: int) -> None:
