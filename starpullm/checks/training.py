@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -87,7 +87,7 @@ def new_trainer(place: Place, record: GoldenRecord, **options: Any) -> Iterator[
     own_sequences(runtime, record.batch_size, f"{record.name}: its", options.get("stages", 1))
     trainer = record_trainer(runtime, record, place.checkpoint(record), **{"steps_in_flight": STEPS - 2, **options})
     # The guard is inside: a trainer that is closed waits for the other ranks.
-    with trainer, guarded(runtime.comm) if runtime.comm else nullcontext():
+    with trainer, guarded(runtime.comm):
         yield trainer
 
 

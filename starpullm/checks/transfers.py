@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -87,7 +86,7 @@ class Transfers(Check):
                 checkpoint = checkpoint_in(place.directory / str(rank), _TINY)
                 with (
                     record_trainer(runtime, record, checkpoint, trace=True, **settings) as trainer,
-                    guarded(runtime.comm) if runtime.comm else nullcontext(),
+                    guarded(runtime.comm),
                 ):
                     trace = trace_steps(trainer, _SEED)
             found = Sent.printed(output(), rank)

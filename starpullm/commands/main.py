@@ -12,7 +12,7 @@ import os
 import signal
 import traceback
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -134,15 +134,12 @@ def all_ranks() -> Iterator[Comm | None]:
     context = click.get_current_context()
     limit = context.params["time_limit"]
     _, size = rank_and_size_from_environment()
-    if size == 1:
-        with ProgressLimit(limit, None, EXIT_MACHINE_FAILED):
-            yield None
-        return
-    comm = world()
+    comm = world() if size > 1 else None
     with ProgressLimit(limit, comm, EXIT_MACHINE_FAILED), guarded(comm, exit_status):
-        check_same_options(comm, _same_on_all_ranks(context))
-        OUT.quiet = comm.Get_rank() > 0
-        _note_hosts(comm)
+        if comm:
+            check_same_options(comm, _same_on_all_ranks(context))
+            OUT.quiet = comm.Get_rank() > 0
+            _note_hosts(comm)
         yield comm
 
 
@@ -182,14 +179,6 @@ def refuse_ranks(reason: str) -> None:
     _, size = rank_and_size_from_environment()
     if size > 1:
         raise InvalidArgumentError(f"ranks: found {size}, expected one: {reason}")
-
-
-def guarded_ranks(comm: Comm | None) -> AbstractContextManager[None]:
-    """Return a context that ends all ranks after an error, to be entered inside a resource.
-
-    Closing such a resource (a runtime, a trainer) waits for the other ranks, so an error has to end them before.
-    """
-    return guarded(comm, exit_status) if comm else nullcontext()
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

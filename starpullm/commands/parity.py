@@ -21,7 +21,7 @@ from starpullm.checks.recorded_run import MAX_RECORDED, MAX_RECORDED_PARAMETERS,
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.training import make_inputs
 from starpullm.commands import options
-from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, guarded_ranks
+from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, exit_status
 from starpullm.commands.render import ERR, OUT, print_json, progress_bar
 from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.sizes import divisors
@@ -30,7 +30,7 @@ from starpullm.files.header import sha256_of
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.options import settings_of
-from starpullm.processes.ranks import check_same_options, failing_together
+from starpullm.processes.ranks import check_same_options, failing_together, guarded
 from starpullm.report.document import Document
 from starpullm.report.left_out import LeftOut, not_chosen
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime, runtime_options
@@ -103,7 +103,7 @@ def command(**values: Any) -> None:
                 for place in places:
                     with (
                         Runtime(*place, comm, **runtime_options(run)) as runtime,
-                        guarded_ranks(comm),
+                        guarded(comm, exit_status),
                     ):
                         at = Place(runtime, directory)
                         for count in counts:

@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -387,7 +387,7 @@ def _attempt(comm: Comm | None, function: Callable[[Any], Any], argument: object
 
 def _main(specification: Mapping[str, Any]) -> None:
     comm = world() if specification["ranks"] > 1 else None
-    with guarded(comm) if comm is not None else nullcontext():
+    with guarded(comm):
         service = find_function(specification)
         _serve(service(comm, **specification["arguments"]), specification["address"], comm)
 

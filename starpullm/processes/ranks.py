@@ -83,8 +83,8 @@ def default_exit_status(error: BaseException) -> int:
 
 
 @contextmanager
-def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_exit_status) -> Iterator[None]:
-    """Make all ranks end together, so that no rank waits for ever for one that has failed.
+def guarded(comm: Comm | None, exit_status: Callable[[BaseException], int] = default_exit_status) -> Iterator[None]:
+    """Make all ranks (None: one process) end together, so that no rank waits for ever for one that has failed.
 
     A rank whose block raises writes the exception and its own last report to standard error. If all ranks raise within
     a second, for example because of bad input, each distinct sentence is written once and each rank exits with its own
@@ -101,6 +101,9 @@ def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_ex
     Every rank has to enter and leave the block, in the main thread, and to leave it before it closes a trainer or a
     runtime, because closing these waits for the other ranks. Blocks may be nested.
     """
+    if comm is None:
+        yield
+        return
     with SignalWatch(rank=comm.Get_rank()) as watch:
         own = comm.Dup()  # other ranks may be in the middle of an operation on `comm`
         try:

@@ -6,7 +6,7 @@ import resource
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -63,18 +63,14 @@ def serve(
 @contextmanager
 def open_trainer(workload: Workload, checkpoint: Path, comm: Comm | None, *, trace: bool) -> Iterator[Trainer]:
     """Provide this rank's trainer of a workload, in a runtime of its own; no step has been run yet."""
-
-    def guard() -> AbstractContextManager[None]:
-        # Inside a runtime and a trainer too: closing these waits for the other ranks, so an error has to end them.
-        return guarded(comm, _exit_status) if comm is not None else nullcontext()
-
     report_phase("loading the model")
+    # Inside a runtime and a trainer too: closing these waits for the other ranks, so an error has to end them.
     with (
-        guard(),
+        guarded(comm, _exit_status),
         Runtime(workload.partition, workload.scheduler, comm, **runtime_options(workload)) as runtime,
-        guard(),
+        guarded(comm, _exit_status),
         Trainer(runtime, checkpoint, **workload.of_each_rank, trace=trace) as trainer,
-        guard(),
+        guarded(comm, _exit_status),
     ):
         yield trainer
 
