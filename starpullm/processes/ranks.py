@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -26,7 +26,7 @@ from starpullm.errors import (
     StarpullmError,
     StateError,
 )
-from starpullm.files.header import StrPath, file_errors
+from starpullm.files.header import StrPath
 from starpullm.processes import Comm, progress
 from starpullm.processes.interrupts import SignalWatch, say
 from starpullm.processes.keeper import RANK_AND_SIZE
@@ -34,10 +34,6 @@ from starpullm.processes.mpirun import host_name
 
 AGREEMENT_SECONDS = 1.0
 """How long a rank that fails waits for the other ranks to fail too, before it ends them by ``MPI_Abort``."""
-
-# For a file to be seen on another machine. Its name is new there, so no cache says that it is missing.
-_SHARED_SECONDS = 5.0
-_SHARED_PAUSE_SECONDS = 0.05
 
 
 def world() -> Comm:
@@ -214,23 +210,15 @@ def check_same_options(comm: Comm, options: Mapping[str, object]) -> None:
 
 def check_shared(comm: Comm, directory: StrPath) -> None:
     """Raise on every rank unless all of them see a file that rank 0 makes in a directory."""
-    first = comm.Get_rank() == 0
-    with ExitStack() as stack:
-        name = ""
-        with failing_together(comm), file_errors(directory, "written"):
-            if first:
-                file = stack.enter_context(NamedTemporaryFile(prefix=".shared-", dir=directory))
-                name = Path(file.name).name
-        name, host = comm.bcast((name, host_name()))
+    with NamedTemporaryFile(prefix=".shared-", dir=directory) if comm.Get_rank() == 0 else nullcontext() as file:
+        # The name is new on each machine, so no cache of a file system says that it is missing.
+        name, host = comm.bcast((file and Path(file.name).name, host_name()))
         with failing_together(comm):
-            deadline = time.monotonic() + _SHARED_SECONDS
-            while not Path(directory, name).exists():
-                if time.monotonic() > deadline:
-                    raise InvalidArgumentError(
-                        f"{directory}: found no file that rank 0 on {host} has made there, expected a folder that all "
-                        "ranks share"
-                    )
-                time.sleep(_SHARED_PAUSE_SECONDS)
+            if not Path(directory, name).exists():
+                raise InvalidArgumentError(
+                    f"{directory}: found no file that rank 0 on {host} has made there, expected a folder that all "
+                    "ranks share"
+                )
 
 
 def option_differences(options: Sequence[Mapping[str, str]]) -> list[str]:
