@@ -24,7 +24,7 @@ from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.header import file_errors
 from starpullm.files.model import ModelConfig
 from starpullm.options import settings_of
-from starpullm.processes.progress import add_note, report_phase
+from starpullm.processes.progress import OwnReport, report_phase
 from starpullm.processes.ranks import check_same_options, failing_together, guarded
 from starpullm.resume import TrainingState, training_state
 from starpullm.runtime import Runtime, runtime_options
@@ -213,7 +213,7 @@ def _train(
         if saved_steps and states:
             trainer.claim_directory(states)
             if runtime.rank == 0:
-                add_note(lambda: _how_to_go_on(states, runtime.ranks))
+                OwnReport.note = lambda: _how_to_go_on(states, runtime.ranks)
         recording = Recording(trainer) if run.trace else None
 
         def validate(when: str, step: int) -> None:

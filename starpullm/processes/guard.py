@@ -108,22 +108,10 @@ def _look_for(pid: int, began: str, writer: int) -> None:
 def start_of(pid: int) -> str | None:
     """Return when a process was started, "" if it has ended and was not waited for yet, or None if there is none."""
     try:
-        _, state, *others = _status(pid)
+        state, *others = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except OSError:
         return None
     return "" if state in "ZX" else others[_START]
-
-
-def name_and_parent(pid: int) -> tuple[str, int]:
-    """Return the name of a process and the number of its parent; `OSError` if there is no such process."""
-    name, _, parent, *_ = _status(pid)
-    return name, int(parent)
-
-
-def _status(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the name on."""
-    before, _, after = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")
-    return [before.partition("(")[2], *after.split()]
 
 
 # ---- In the guard ----

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import select
 import signal
 import sys
 import threading
@@ -70,7 +69,6 @@ class SignalWatch:
 
     def _watch(self) -> None:
         while True:
-            select.select([self._reader], [], [])
             for number in os.read(self._reader, 64):
                 if number == 0:
                     return

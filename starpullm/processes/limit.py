@@ -1,11 +1,12 @@
 """Ends a run that makes no progress, and says which ranks don't answer any more: their host or the network has failed.
 
-Each rank has a thread that answers the others, whatever its main thread does.
+Each rank has a thread that receives messages of the others, whatever its main thread does.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -13,10 +14,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Self
 
 from starpullm.processes import Comm, progress
-from starpullm.processes.guard import name_and_parent
 from starpullm.processes.interrupts import say
 from starpullm.processes.mpirun import LAUNCHERS, host_name
 from starpullm.processes.ranks import rank_list
@@ -25,7 +25,6 @@ _POLL_SECONDS = 0.5
 _ANSWER_SECONDS = 5.0
 _TURN_SECONDS = 2.0  # for a rank of a lower number to end the job, which only one has to explain
 _LAUNCHER_SECONDS = 5.0  # for mpirun to end the job: it waits for an answer of hosts that it can't reach
-_ASK, _ANSWER = 1, 2
 
 
 class ProgressLimit:
@@ -56,68 +55,56 @@ class ProgressLimit:
     def _watch(self) -> None:
         seen, idle = 0, 0.0  # by its own pauses: a process that was stopped meanwhile isn't late
         while not self._over.wait(_POLL_SECONDS):
-            seen, before = progress.reports(), seen
+            seen, before = progress.OwnReport.reports, seen
             idle = idle + _POLL_SECONDS if seen == before else 0.0
-            self._answered()
+            self._receive()
             if self._comm and os.getppid() != self._parent:
-                self._end("its launcher has ended")
+                return self._end("its launcher has ended")
             if idle >= self.seconds:
                 missing = self._missing()
-                if seen == progress.reports():
-                    self._end(f"no progress for {self.seconds:g} s", missing)
+                if seen == progress.OwnReport.reports:
+                    return self._end(f"no progress for {self.seconds:g} s", missing)
 
-    def _answered(self) -> set[int]:
-        """Answer the ranks that have asked; return them and those that have answered."""
-        heard: set[int] = set()
-        if self._comm is None:
-            return heard
-        while self._comm.Iprobe(tag=_ASK):
-            heard.add(rank := self._comm.recv(tag=_ASK))
-            self._comm.isend(self._rank, rank, _ANSWER)
-        while self._comm.Iprobe(tag=_ANSWER):
-            heard.add(self._comm.recv(tag=_ANSWER))
-        return heard
+    def _receive(self) -> None:
+        while self._comm and self._comm.Iprobe():
+            self._comm.recv()
 
     def _missing(self) -> list[int]:
-        """Ask all other ranks, and return those that don't answer."""
-        if self._comm is None:
-            return []
-        missing = set(range(len(self._hosts))) - {self._rank}
-        requests = [self._comm.isend(self._rank, rank, _ASK) for rank in missing]
+        """Send all other ranks a message, and return those that don't receive it."""
+        missing = [rank for rank in range(len(self._hosts)) if rank != self._rank]
+        sent = {rank: self._comm.issend(None, rank) for rank in missing if self._comm}
         deadline = time.monotonic() + _ANSWER_SECONDS
-        while requests and missing and time.monotonic() < deadline:
-            missing -= self._answered()
+        while missing and time.monotonic() < deadline:
+            self._receive()
+            missing = [rank for rank in missing if not sent[rank].Test()]
             time.sleep(_POLL_SECONDS / 10)
-        return sorted(missing)
+        return missing
 
-    def _end(self, why: str, missing: Sequence[int] = ()) -> NoReturn:
+    def _end(self, why: str, missing: Sequence[int] = ()) -> None:
         where = progress.where()
-        if self._comm is None:
-            with suppress(OSError):  # nobody reads it
-                say(f"starpullm: {why} ({where}), so the run is ended")
-            os.kill(os.getpid(), signal.SIGTERM)  # for which a command has its own limit
-            while True:
-                time.sleep(_POLL_SECONDS)
         if missing:
             hosts = sorted({self._hosts[rank] for rank in missing})
             why += f", no answer from {rank_list(missing)} on {', '.join(hosts)}"
             self._end_launcher()
         if any(rank not in missing for rank in range(self._rank)):
             time.sleep(_TURN_SECONDS)
-        with suppress(OSError):
-            say(f"rank {self._rank}: {why} ({where}), so the job is ended")
-        self._comm.Abort(self.status)
-        os._exit(self.status)
+        who, what = (f"rank {self._rank}", "job") if self._comm else ("starpullm", "run")
+        with suppress(OSError):  # nobody reads it
+            say(f"{who}: {why} ({where}), so the {what} is ended")
+        if self._comm:
+            self._comm.Abort(self.status)
+        os.kill(os.getpid(), signal.SIGTERM)  # for which a command has its own limit
 
     def _end_launcher(self) -> None:
         """Let another process kill what has started this rank, and all that it has started, unless they end soon."""
         launcher = os.getppid()
         while launcher > 1:
-            name, parent = name_and_parent(launcher)
+            status = Path(f"/proc/{launcher}/status").read_text("utf-8", "replace")
+            name, parent = re.findall(r"^(?:Name|PPid):\t(.*)$", status, re.MULTILINE)
             if name in LAUNCHERS:
                 children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text("ascii")
                 kill = ["sh", "-c", f"sleep {_LAUNCHER_SECONDS}; kill -KILL {launcher} {children}"]
                 nowhere = subprocess.DEVNULL
                 subprocess.Popen(kill, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
                 return
-            launcher = parent
+            launcher = int(parent)

@@ -51,14 +51,14 @@ class Failure:
     time_ns: int
 
 
-class _Own:
-    """The last report of this process."""
+class OwnReport:
+    """The last report of this process, and the number of its reports."""
 
     phase: str | None = None
     step: int | None = None
     reports = 0
     note: Callable[[], str] = str
-    """What to say after where the process is."""
+    """What `where` says after the report."""
 
 
 def report_phase(phase: str, step: int | None = None) -> None:
@@ -67,30 +67,20 @@ def report_phase(phase: str, step: int | None = None) -> None:
     ``step`` is the last one that it has finished, from 1; 0: none; None: the same as before. However the process ends,
     readers see either this report or the previous one, never a part of a report.
     """
-    _Own.phase = phase[:_PHASE_CHARACTERS]
-    _Own.step = _Own.step if step is None else step
-    _Own.reports += 1
+    OwnReport.phase = phase[:_PHASE_CHARACTERS]
+    OwnReport.step = OwnReport.step if step is None else step
+    OwnReport.reports += 1
     file = _record_file()
     if file is not None:
-        number = _NO_STEP if _Own.step is None else _Own.step
-        report = _REPORT.pack(number, time.monotonic_ns(), _Own.phase.encode(errors="replace"))
+        number = _NO_STEP if OwnReport.step is None else OwnReport.step
+        report = _REPORT.pack(number, time.monotonic_ns(), OwnReport.phase.encode(errors="replace"))
         os.pwrite(file, _CHECKSUM.pack(zlib.crc32(report)) + report, 0)
 
 
 def where() -> str:
     """Return this process's step and phase in words, as messages have them at their end, and its note."""
-    phase = "no phase reported" if _Own.phase is None else str(Phase(_Own.phase, _Own.step, 0))
-    return phase + _Own.note()
-
-
-def reports() -> int:
-    """Return how many phases this process has reported."""
-    return _Own.reports
-
-
-def add_note(note: Callable[[], str]) -> None:
-    """Let `where` say more."""
-    _Own.note = note
+    phase = "no phase reported" if OwnReport.phase is None else str(Phase(OwnReport.phase, OwnReport.step, 0))
+    return phase + OwnReport.note()
 
 
 def report_failure(status: int, sentence: str) -> None:
