@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from starpullm.binding.library import ENVIRONMENT_VARIABLE
-from starpullm.commands.render import ERR, OUT, open_output
+from starpullm.commands.render import ERR, OUT, note, open_output
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.machine import loaded_libraries
 from starpullm.processes import Comm, progress
@@ -132,10 +132,9 @@ def all_ranks() -> Iterator[Comm | None]:
     Only rank 0 prints. An error on one rank ends all of them.
     """
     context = click.get_current_context()
-    limit = context.params["time_limit"]
     _, size = rank_and_size_from_environment()
     comm = world() if size > 1 else None
-    with ProgressLimit(limit, comm, EXIT_MACHINE_FAILED), guarded(comm, exit_status):
+    with ProgressLimit(context.params["time_limit"], comm, EXIT_MACHINE_FAILED), guarded(comm, exit_status):
         if comm:
             check_same_options(comm, _same_on_all_ranks(context))
             OUT.quiet = comm.Get_rank() > 0
@@ -146,17 +145,15 @@ def all_ranks() -> Iterator[Comm | None]:
 def _note_hosts(comm: Comm) -> None:
     """Say on which hosts the ranks are, if there are several, and which libraries aren't the same on all ranks."""
     told = comm.allgather((host_name(), loaded_libraries()))
-    if comm.Get_rank() > 0:
-        return
     hosts = list(dict.fromkeys(host for host, _ in told))
     unused = int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) - len(hosts)
     if len(hosts) > 1 or unused > 0:
         texts = [f"{rank_list([rank for rank, (at, _) in enumerate(told) if at == host])} on {host}" for host in hosts]
         texts += [f"none on {unused} more of the allocation"] if unused > 0 else []
-        ERR.print(f"note: {', '.join(texts)}")
+        note(", ".join(texts))
     differences = option_differences([libraries for _, libraries in told])
     if differences:
-        ERR.print(f"note: other libraries on some ranks: {'; '.join(differences)}")
+        note(f"other libraries on some ranks: {'; '.join(differences)}")
 
 
 def _same_on_all_ranks(context: click.Context) -> dict[str, object]:

@@ -22,7 +22,7 @@ from starpullm.checks.result import Outcome, Result
 from starpullm.checks.training import make_inputs
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, exit_status
-from starpullm.commands.render import ERR, OUT, print_json, progress_bar
+from starpullm.commands.render import OUT, note, print_json, progress_bar
 from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.sizes import divisors
 from starpullm.errors import InvalidArgumentError
@@ -87,8 +87,8 @@ def command(**values: Any) -> None:
         if comm:
             check_same_options(comm, {f"SHA-256 of record {record.name}": sha256_of(record.path) for record, _ in plan})
         report.leave_out([*unfit, *_left_out(run, plan, report.document)])
-        for entry in unfit if not OUT.quiet else ():
-            ERR.print(f"note: {entry.what} is left out: {entry.reason}")
+        for entry in unfit:
+            note(f"{entry.what} is left out: {entry.reason}")
         places = list(product(run.partitions, run.schedulers))
         steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
         with (
@@ -101,10 +101,7 @@ def command(**values: Any) -> None:
                 llmc: Path | None = run.llmc_library
                 reference = run_llmc(llmc, record, checkpoint, directory, comm) if llmc else None
                 for place in places:
-                    with (
-                        Runtime(*place, comm, **runtime_options(run)) as runtime,
-                        guarded(comm, exit_status),
-                    ):
+                    with Runtime(*place, comm, **runtime_options(run)) as runtime, guarded(comm, exit_status):
                         at = Place(runtime, directory)
                         for count in counts:
                             case = Case(record.name, **{**settings_of(run), "sub_batches": count})

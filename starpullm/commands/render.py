@@ -79,6 +79,12 @@ OUT = _Console()
 ERR = _Console(stderr=True)
 
 
+def note(sentence: str) -> None:
+    """Print a note to standard error, on rank 0 only."""
+    if not OUT.quiet:
+        ERR.print(f"note: {sentence}")
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON, on rank 0 only."""
     if not OUT.quiet:

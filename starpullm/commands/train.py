@@ -16,7 +16,7 @@ import numpy as np
 
 from starpullm.commands import options
 from starpullm.commands.main import all_ranks, exit_status
-from starpullm.commands.render import ERR, OUT, json_number, print_json, progress_bar
+from starpullm.commands.render import OUT, json_number, note, print_json, progress_bar
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import InvalidArgumentError, NotFiniteError, StarpullmError
 from starpullm.files.atomic import check_can_write
@@ -136,9 +136,9 @@ def _start_of(run: SimpleNamespace) -> tuple[ModelConfig, TrainingState | None]:
         return checkpoint_config(run.checkpoint), None
     state = training_state(run.resume)
     if state.passed_over:
-        _note(state.passed_over)
+        note(state.passed_over)
     if not state.strict:
-        _note(f"{state.path}: a BLAS computed matmuls of its steps: not strict")
+        note(f"{state.path}: a BLAS computed matmuls of its steps: not strict")
     if state.step > run.steps:
         raise InvalidArgumentError(
             f"{state.path}: {state.step} steps have been done, expected at most --steps {run.steps}"
@@ -159,7 +159,7 @@ def _say_other_settings(run: SimpleNamespace, state: TrainingState) -> None:
     )
     for name, found, given in settings:
         if np.float32(found) != np.float32(given):
-            _note(f"{state.path}: step {state.step} had {name} {found:g}, by these options it is {given:g}")
+            note(f"{state.path}: step {state.step} had {name} {found:g}, by these options it is {given:g}")
 
 
 def _how_to_go_on(states: Path, ranks: int) -> str:
@@ -175,12 +175,6 @@ def _how_to_go_on(states: Path, ranks: int) -> str:
     launcher = f"mpirun -n {ranks} " if ranks > 1 else ""
     command = shlex.join(["starpullm", *words, "--resume", str(states)])
     return f"; the newest state is {newest.path}, of step {newest.step}, to go on: {launcher}{command}"
-
-
-def _note(sentence: str) -> None:
-    """Print a note, over ranks once."""
-    if not OUT.quiet:
-        ERR.print(f"note: {sentence}")
 
 
 def _train(
@@ -283,7 +277,7 @@ def _set_aside(trainer: Trainer, state: Path) -> None:
         shutil.rmtree(new, ignore_errors=True)
         with file_errors(state, "renamed"):
             state.rename(new)
-        _note(f"{new}: is the state that leads to this loss")
+        note(f"{new}: is the state that leads to this loss")
 
 
 def _save_results(run: SimpleNamespace, trainer: Trainer, recording: Recording | None, say: _Say) -> None:
