@@ -44,7 +44,6 @@ EXIT_NOT_COMPARABLE = 3
 EXIT_MACHINE_FAILED = 4
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as in shells; click would use 1
 EXIT_CLOSED_PIPE = 128 + signal.SIGPIPE  # the same
-_LEAVE_SECONDS = 5.0  # for a command to end its processes and remove its files after a signal
 _INPUT_ERRORS = (InvalidArgumentError, FormatError, MissingDependencyError)
 # These error numbers mean that the path was wrong, not that the disk failed.
 _WRONG_NAME = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
@@ -98,7 +97,7 @@ class _Group(click.Group):
             return super().make_context(*args, **options)  # prints --help and --version
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _reported_errors(), SignalWatch(_LEAVE_SECONDS):
+        with _reported_errors(), SignalWatch():
             return super().invoke(ctx)
 
 

@@ -374,11 +374,9 @@ def _serve(service: Service, address: str, comm: Comm | None) -> None:
 
 def _attempt(comm: Comm | None, function: Callable[[Any], Any], argument: object) -> dict[str, Any]:
     """Return a function's result as a message, or an exception; a rank that raises ends all ranks."""
-    if comm is not None:
+    try:
         with guarded(comm):
             return {"value": function(argument)}
-    try:
-        return {"value": function(argument)}
     except Exception as error:
         kind = type(error).__name__
         stack = "" if isinstance(error, StarpullmError) else f"\n{traceback.format_exc()}"

@@ -17,21 +17,23 @@ from typing import NoReturn, Self
 from starpullm.processes import progress
 from starpullm.processes.stacks import native_stacks
 
+_COMMAND_SECONDS = 5.0  # to end its processes and remove its files
+_RANK_SECONDS = 2.0
 _STACK_SECONDS = 5.0
 _FRAMES = 8  # of Python, the innermost
-_SHOW_CURSOR = b"\x1b[?25h"  # which a progress bar hides
 
 
 class SignalWatch:
-    """Ends the process, from a thread, that SIGINT or SIGTERM hasn't ended so many seconds later.
+    """Ends the process, from a thread, that SIGINT or SIGTERM hasn't ended some seconds later.
 
     The thread says where the process was, and removes its temporary directories. SIGTERM is an exception, so that a
     process that isn't in a native call ends its children and removes its files by itself; a rank, which mpirun would
     kill a second later, ends at once.
     """
 
-    def __init__(self, seconds: float = 2.0, rank: int | None = None) -> None:
-        self.seconds, self.rank = seconds, rank
+    def __init__(self, rank: int | None = None) -> None:
+        self.rank = rank
+        self.seconds = _COMMAND_SECONDS if rank is None else _RANK_SECONDS
         self.unsaid: Callable[[str], None] | None = None
         """Writes why a rank fails, if it hasn't been written yet."""
         self.leaving = threading.Event()
@@ -72,19 +74,15 @@ class SignalWatch:
             for number in os.read(self._reader, 64):
                 if number == 0:
                     return
-                if number in (signal.SIGINT, signal.SIGTERM) and self._must_end(number):
+                at_once = self.rank is not None and number == signal.SIGTERM
+                if number in (signal.SIGINT, signal.SIGTERM) and (at_once or not self.leaving.wait(self.seconds)):
                     self._end(number)
-
-    def _must_end(self, number: int) -> bool:
-        if self.rank is not None and number == signal.SIGTERM:
-            return True
-        return not self.leaving.wait(self.seconds)
 
     def _end(self, number: int) -> NoReturn:
         try:
             say(f"{self._last_words()}ended by {signal.Signals(number).name} ({progress.where()})")
             if os.isatty(2):
-                os.write(2, _SHOW_CURSOR)
+                os.write(2, b"\x1b[?25h")  # show the cursor, which a progress bar hides
         finally:  # also if nobody reads standard error any more
             for thing in gc.get_objects():
                 if isinstance(thing, TemporaryDirectory):

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL, Popen
 from typing import Self
 
 from starpullm.processes import Comm, progress
@@ -81,7 +81,6 @@ class ProgressLimit:
         return missing
 
     def _end(self, why: str, missing: Sequence[int] = ()) -> None:
-        where = progress.where()
         if missing:
             hosts = sorted({self._hosts[rank] for rank in missing})
             why += f", no answer from {rank_list(missing)} on {', '.join(hosts)}"
@@ -90,7 +89,7 @@ class ProgressLimit:
             time.sleep(_TURN_SECONDS)
         who, what = (f"rank {self._rank}", "job") if self._comm else ("starpullm", "run")
         with suppress(OSError):  # nobody reads it
-            say(f"{who}: {why} ({where}), so the {what} is ended")
+            say(f"{who}: {why} ({progress.where()}), so the {what} is ended")
         if self._comm:
             self._comm.Abort(self.status)
         os.kill(os.getpid(), signal.SIGTERM)  # for which a command has its own limit
@@ -104,7 +103,6 @@ class ProgressLimit:
             if name in LAUNCHERS:
                 children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text("ascii")
                 kill = ["sh", "-c", f"sleep {_LAUNCHER_SECONDS}; kill -KILL {launcher} {children}"]
-                nowhere = subprocess.DEVNULL
-                subprocess.Popen(kill, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+                Popen(kill, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
                 return
             launcher = int(parent)

@@ -100,13 +100,12 @@ def guarded(comm: Comm | None, exit_status: Callable[[BaseException], int] = def
     if comm is None:
         yield
         return
-    with SignalWatch(rank=comm.Get_rank()) as watch:
+    with SignalWatch(comm.Get_rank()) as watch:
         own = comm.Dup()  # other ranks may be in the middle of an operation on `comm`
         try:
             yield
             _leave_regularly(own)
         except BaseException as error:
-            watch.leaving.set()
             status = exit_status(error)
             if not status:
                 _leave_regularly(own)
@@ -146,7 +145,7 @@ class CommonBlocks:
             _leave_regularly(self._comm, entered)
         elif not hasattr(error, _LEFT_TOGETHER):
             reason = _reason(error, status, traced=isinstance(error, Exception))
-            with SignalWatch(rank=self._comm.Get_rank()) as watch:
+            with SignalWatch(self._comm.Get_rank()) as watch:
                 all_fail = _leave_failing(self._comm, watch, reason, entered)
             if all_fail:  # the outer blocks needn't ask again; closing takes some ranks longer than others
                 setattr(error, _LEFT_TOGETHER, True)
