@@ -27,14 +27,6 @@ def parse_json(text: bytes, where: Path | str, start: int = 0) -> Any:
         raise refusal(where, start, "JSON", str(error)) from error
 
 
-def parse_object(text: bytes, where: Path | str, start: int = 0) -> dict[str, Any]:
-    """Return a JSON object; arguments and errors as `parse_json`."""
-    value = parse_json(text, where, start)
-    if not isinstance(value, dict):
-        raise refusal(where, start, "a JSON object", type(value).__name__)
-    return value
-
-
 class JsonNode:
     """A value in a JSON file and its key, which error messages name."""
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from starpullm.errors import FormatError
 from starpullm.files.arrays import FLOAT32, UINT16, read_array
 from starpullm.files.header import StrPath, file_size, reading, refusal
-from starpullm.files.json_reader import parse_object
+from starpullm.files.json_reader import parse_json
 from starpullm.files.kinds import SAFETENSORS
 from starpullm.files.model import num_elements
 
@@ -109,7 +109,9 @@ def _read_header(file: BinaryIO, where: Path) -> tuple[dict[str, Any], int]:
         raise refusal(where, 0, f"a safetensors header of at most {MAX_HEADER_BYTES} bytes", f"{length}")
     if LENGTH_BYTES + length > size:
         raise refusal(where, size, f"a header of {length} bytes", "the end of the file")
-    entries = parse_object(file.read(length), where, LENGTH_BYTES)
+    entries = parse_json(file.read(length), where, LENGTH_BYTES)
+    if not isinstance(entries, dict):
+        raise refusal(where, LENGTH_BYTES, "a JSON object", type(entries).__name__)
     metadata = entries.pop(METADATA, {})
     if not isinstance(metadata, dict):
         raise refusal(where, LENGTH_BYTES, f"{METADATA} to be an object", f"{metadata!r:.40}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from starpullm.errors import FileError, FormatError
-from starpullm.files.json_reader import JsonNode, parse_object, read_json
+from starpullm.files.json_reader import JsonNode, parse_json, read_json
 
 
 @pytest.mark.parametrize("value", [None, 3, '\\"[', [], {"a": [1.5, {"ü": -0.0}], "b": True}])
@@ -40,13 +40,7 @@ def test_refusals(text: bytes, sentence: str, tmp_path: Path) -> None:
 def test_what_is_no_number(text: bytes) -> None:
     """Values that aren't finite are JSON for Python; nothing is computed with them."""
     with pytest.raises(FormatError, match=r"^it, key a: expected a number that fits into binary64, found "):
-        JsonNode("it", "", parse_object(b'{"a": ' + text + b"}", "it")).child("a").number()
-
-
-def test_object() -> None:
-    assert parse_object(b'{"a": 1}', "it") == {"a": 1}
-    with pytest.raises(FormatError, match=r"^it, byte 8: expected a JSON object, found list$"):
-        parse_object(b"[]", "it", 8)
+        JsonNode("it", "", parse_json(b'{"a": ' + text + b"}", "it")).child("a").number()
 
 
 @pytest.mark.parametrize("name", ["none.json", "a\0b.json"])
