@@ -63,7 +63,7 @@ class ProgressLimit:
             if idle >= self.seconds:
                 missing = self._missing()
                 if seen == progress.OwnReport.reports:
-                    return self._end(f"no progress for {self.seconds:g} s", missing)
+                    return self._end(f"no progress for {self.seconds:g} s (--time-limit)", missing)
 
     def _receive(self) -> None:
         while self._comm and self._comm.Iprobe():

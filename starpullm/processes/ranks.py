@@ -26,7 +26,7 @@ from starpullm.errors import (
     StarpullmError,
     StateError,
 )
-from starpullm.files.header import StrPath
+from starpullm.files.header import StrPath, file_errors
 from starpullm.processes import Comm, progress
 from starpullm.processes.interrupts import SignalWatch, say
 from starpullm.processes.keeper import RANK_AND_SIZE
@@ -209,7 +209,11 @@ def check_same_options(comm: Comm, options: Mapping[str, object]) -> None:
 
 def check_shared(comm: Comm, directory: StrPath) -> None:
     """Raise on every rank unless all of them see a file that rank 0 makes in a directory."""
-    with NamedTemporaryFile(prefix=".shared-", dir=directory) if comm.Get_rank() == 0 else nullcontext() as file:
+    is_first = comm.Get_rank() == 0
+    with (
+        file_errors(directory, "written"),
+        NamedTemporaryFile(prefix=".shared-", dir=directory) if is_first else nullcontext() as file,
+    ):
         # The name is new on each machine, so no cache of a file system says that it is missing.
         name, host = comm.bcast((file and Path(file.name).name, host_name()))
         with failing_together(comm):

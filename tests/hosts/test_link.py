@@ -31,7 +31,7 @@ def test_a_link_that_is_cut(hosts: Hosts, tmp_path: Path) -> None:
         begin = time.monotonic()
         _, errors = process.communicate(timeout=60)
         seconds = time.monotonic() - begin
-    said = f"rank 0: no progress for {LIMIT:g} s, no answer from rank 1 on {SOUTH} (last finished step "
+    said = f"rank 0: no progress for {LIMIT:g} s (--time-limit), no answer from rank 1 on {SOUTH} (last finished step "
     assert errors.count(said) == 1
     assert process.returncode != 0
     assert seconds < 40

@@ -103,7 +103,7 @@ def test_two_ranks() -> None:
         (("--model", "tiny", "--partition", "3x1", "--sub-batches", 1), "partition 3x1: needs 3 cores, found 2"),
         (("--model", "tiny", "--sub-batches", 4), "batch_size: found 2, expected a multiple of 4"),
         (("--model", "tiny", "--seq-len", 99, "--ranks", 2), "seq_len: found 99, expected 1 to 16"),
-        (("--model", "tiny", "--scheduler", "none"), 'scheduler: "none" is unknown'),
+        (("--model", "tiny", "--scheduler", "none"), 'scheduler: found "none", expected one that StarPU'),
     ],
 )
 def test_what_cannot_be_measured(args: tuple[object, ...], sentence: str) -> None:

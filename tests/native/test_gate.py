@@ -134,7 +134,7 @@ def impossible(directory: str) -> Reply:
 def test_an_impossible_workload_is_reported_with_its_contender(tmp_path: Path) -> None:
     reply = run_function(impossible, tmp_path, timeout=TIMEOUT, environment=TWO_CORES)
     assert reply["raised"] == InvalidArgumentError.__name__
-    assert reply["text"].startswith('own, 1x1, S = 1, ordered: scheduler: "none" is unknown')
+    assert reply["text"].startswith('own, 1x1, S = 1, ordered: scheduler: found "none", expected one that StarPU')
 
 
 def killed(directory: str) -> Reply:
