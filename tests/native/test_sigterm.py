@@ -111,7 +111,8 @@ def test_a_signal_ends_a_command_that_hangs_in_the_library(
             run = finish(processes[command]).check(128 + number)
             if command == ("parity", "odd"):
                 continue
-            assert command != limited or "starpullm: no progress for 3 s (--time-limit) (before the first step, phase " in run.stderr
+            said = "starpullm: no progress for 3 s (--time-limit) (before the first step, phase "
+            assert command != limited or said in run.stderr
             assert f"starpullm: ended by {number.name} (before the first step, phase " in run.stderr
             assert "prototypes.py" in run.stderr
             assert "futex" in run.stderr
