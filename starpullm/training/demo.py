@@ -15,7 +15,7 @@ from starpullm.data.text import byte_encoding
 from starpullm.files.tokens import write_tokens
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
-from starpullm.training.loop import StepReport, train
+from starpullm.training.loop import StepReport, check_finite, train
 
 CONFIG = MODELS["demo"]
 BATCH_SIZE, SEQ_LEN = 4, 64
@@ -66,6 +66,7 @@ def run(
         for step in train(trainer, loader, NUM_STEPS):
             losses.append(step.loss.tobytes())
             report(step)
+            check_finite(f"step {step.step}, loss", step.loss)
         digest = hashlib.sha256()
         for group in ("params", "m", "v"):
             for name in trainer.tensor_names(group):
