@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from starpullm.binding import prototypes
+from starpullm.errors import InvalidArgumentError
 from starpullm.files.checkpoint import checkpoint_config
-from starpullm.files.header import StrPath, sha256_of
+from starpullm.files.header import StrPath, file_errors, sha256_of
 from starpullm.files.kinds import STATES, expecting
 from starpullm.files.model import ModelConfig
+from starpullm.processes import Comm
+from starpullm.processes.mpirun import host_name
 from starpullm.processes.progress import report_phase
+from starpullm.processes.ranks import failing_together
 from starpullm.schedules import described
 
 _END_BYTES = 4096  # docs/formats.md
@@ -86,3 +92,20 @@ def options_of_all_ranks(options: Any, checkpoint: StrPath | None, resume: StrPa
         # The end of a file follows from all its values, whose checksums are compared when they are read.
         same["training state's SHA-256"] = sha256_of(*sorted(state.path.glob("rank-*.state")), last=_END_BYTES)
     return same
+
+
+def check_shared(comm: Comm, directory: StrPath) -> None:
+    """Raise on every rank unless all of them see a file that rank 0 makes in a directory."""
+    is_first = comm.Get_rank() == 0
+    with (
+        file_errors(directory, "written"),
+        NamedTemporaryFile(prefix=".shared-", dir=directory) if is_first else nullcontext() as file,
+    ):
+        # The name is new on each machine, so no cache of a file system says that it is missing.
+        name, host = comm.bcast((file and Path(file.name).name, host_name()))
+        with failing_together(comm):
+            if not Path(directory, name).exists():
+                raise InvalidArgumentError(
+                    f"{directory}: found no file that rank 0 on {host} has made there, expected a folder that all "
+                    "ranks share"
+                )

@@ -23,8 +23,8 @@ from starpullm.loss import Loss
 from starpullm.memory import available_memory
 from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, place_of
 from starpullm.processes.progress import report_phase
-from starpullm.processes.ranks import check_same_options, check_shared, common_call, failing_together
-from starpullm.resume import model_config, options_of_all_ranks, training_state
+from starpullm.processes.ranks import check_same_options, common_call, failing_together
+from starpullm.resume import check_shared, model_config, options_of_all_ranks, training_state
 from starpullm.runtime import Runtime
 from starpullm.schedules import Schedule, number_of_pipelines, pipeline
 from starpullm.tensors import GROUPS, Tensor, TensorGroup, TensorTable, chosen_sequences, token_ids

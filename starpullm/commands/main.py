@@ -23,7 +23,6 @@ from click.core import ParameterSource
 from starpullm.binding.library import ENVIRONMENT_VARIABLE
 from starpullm.commands.render import ERR, OUT, note, open_output
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
-from starpullm.machine import loaded_libraries
 from starpullm.processes import Comm, progress
 from starpullm.processes.interrupts import SignalWatch
 from starpullm.processes.keeper import rank_and_size_from_environment
@@ -143,6 +142,8 @@ def all_ranks() -> Iterator[Comm | None]:
 
 def _note_hosts(comm: Comm) -> None:
     """Say on which hosts the ranks are, if there are several, and which libraries aren't the same on all ranks."""
+    from starpullm.machine import loaded_libraries
+
     told = comm.allgather((host_name(), loaded_libraries()))
     hosts = list(dict.fromkeys(host for host, _ in told))
     unused = int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) - len(hosts)

@@ -11,10 +11,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import click
 
@@ -26,7 +24,6 @@ from starpullm.errors import (
     StarpullmError,
     StateError,
 )
-from starpullm.files.header import StrPath, file_errors
 from starpullm.processes import Comm, progress
 from starpullm.processes.interrupts import SignalWatch, say
 from starpullm.processes.keeper import RANK_AND_SIZE
@@ -205,23 +202,6 @@ def check_same_options(comm: Comm, options: Mapping[str, object]) -> None:
         raise InvalidArgumentError(
             f"different options on ranks: {'; '.join(differences)}, expected the same everywhere"
         )
-
-
-def check_shared(comm: Comm, directory: StrPath) -> None:
-    """Raise on every rank unless all of them see a file that rank 0 makes in a directory."""
-    is_first = comm.Get_rank() == 0
-    with (
-        file_errors(directory, "written"),
-        NamedTemporaryFile(prefix=".shared-", dir=directory) if is_first else nullcontext() as file,
-    ):
-        # The name is new on each machine, so no cache of a file system says that it is missing.
-        name, host = comm.bcast((file and Path(file.name).name, host_name()))
-        with failing_together(comm):
-            if not Path(directory, name).exists():
-                raise InvalidArgumentError(
-                    f"{directory}: found no file that rank 0 on {host} has made there, expected a folder that all "
-                    "ranks share"
-                )
 
 
 def option_differences(options: Sequence[Mapping[str, str]]) -> list[str]:

@@ -31,6 +31,13 @@ def test_importing_loads_little() -> None:
     assert done.stdout == "False\n"
 
 
+def test_the_command_line_loads_little() -> None:
+    """Each command imports what it needs itself, so that --help and --version are quick."""
+    code = "import sys, starpullm.commands.main\nprint('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_no_other_names() -> None:
     """A missing name is an AttributeError, as in any module."""
     assert not hasattr(starpullm, "runtimes")
