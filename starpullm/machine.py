@@ -9,41 +9,16 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_blas, find_library
 from starpullm.errors import FileError, MissingDependencyError
 from starpullm.files.header import sha256_of
-from starpullm.golden import records
 
 _LARGE_HANDLE = 8 << 10
 """Bytes; a StarPU that is built for 16 memory nodes takes less."""
-
-
-@cache
-def libm_fingerprint() -> dict[str, str]:
-    """Return the fingerprint of the libm that the kernels call: function to SHA-256 in hex."""
-
-    def evaluate(function: str, *arguments: NDArray[np.float32]) -> NDArray[np.float32]:
-        return prototypes.libm_powf(*arguments) if function == "powf" else prototypes.libm(function, *arguments)
-
-    return records.libm_fingerprint(evaluate)
-
-
-def vector_libm() -> dict[str, dict[str, Any]]:
-    """Return the functions of libm that SIMD levels have a vector version of, by name.
-
-    ``used``: whether the vector version is known to have this libm's bits for all inputs. ``fingerprint``: the hash in
-    hex by which this libm's function is recognised; not the one of `libm_fingerprint`.
-    """
-    known = {name: prototypes.vector_libm(name) for name in prototypes.names("vector_libm_name")}
-    return {name: {"used": used, "fingerprint": f"{of:016x}"} for name, (used, of) in known.items()}
 
 
 def machine_info() -> Any:
@@ -92,7 +67,6 @@ def peak_gflops(threads: int, *, fused: bool, seconds: float) -> float:
 def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return names and values of what `inspect_machine` returns, in words; the findings are sentences already."""
     synthetic = " (HWLOC_SYNTHETIC)" if machine["synthetic_topology"] else ""
-    vector_functions = [name for name, vector in machine["vector_libm"].items() if vector["used"]]
     return [
         ("starpullm", "{version}, {library}".format(**machine)),
         ("compiler", "{compiler}, {build_type}, {compiler_flags}".format(**machine)),
@@ -113,28 +87,23 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("cache", f"L2 {machine['l2_cache'] >> 10} KiB a hardware thread"),
         ("partitions", ", ".join(machine["partitions"])),
         ("kernels", machine["simd_level"]),
-        ("vector functions", ", ".join(vector_functions) or "none"),
         ("BLAS", f"{machine['blas'] or 'none found'}; used only with --matmul blas, which isn't strict"),
         ("MPI", machine["mpirun"] or "none found"),
-        ("libm", f"{'known: ' if machine['libm_known'] else 'unknown: not '}comparable with golden records"),
         ("float environment", machine["float_environment"] or "as required"),
     ]
 
 
 def inspect_machine() -> dict[str, Any]:
-    """Return everything ``starpullm doctor`` shows, as JSON values: of library, StarPU, topology, caches and libm.
+    """Return everything ``starpullm doctor`` shows, as JSON values: of library, StarPU, topology and caches.
 
     Nothing is started. ``starpu_handle_bytes`` is that of `handle_bytes`, and ``l2_cache`` a hardware thread's share.
     """
     build, machine = structs.new("build_info"), machine_info()
     prototypes.call("build_info", build)
-    fingerprint = libm_fingerprint()
-    different = [name for name, sha in records.shipped_libm_fingerprint().items() if fingerprint[name] != sha]
     environment = prototypes.text(prototypes.call("float_environment"))
-    vectors = vector_libm()
     partitions = full_partitions(machine.cores, machine.starpu_max_workers, machine.starpu_max_contexts)
-    findings = [(True, problem) for problem in _problems(build, machine, different)]
-    findings += [(False, note) for note in _notes(machine, environment, vectors)]
+    findings = [(True, problem) for problem in _problems(build, machine)]
+    findings += [(False, note) for note in _notes(machine, environment)]
     return {
         **_copied(build, "version", "compiler", "compiler_flags", "build_type", "starpu_prefix"),
         **_copied(machine, "starpu_version", "starpu_max_workers", "starpu_max_contexts", "starpu_max_nodes"),
@@ -145,12 +114,9 @@ def inspect_machine() -> dict[str, Any]:
         "schedulers": list(prototypes.names("scheduler_name")),
         "synthetic_topology": bool(machine.synthetic),
         "partitions": list(partitions),
-        "vector_libm": vectors,
         "mpirun": _mpirun_version(),
         "blas": _blas(),
         "float_environment": environment,
-        "libm_fingerprint": fingerprint,
-        "libm_known": not different,
         "findings": [{"is_problem": is_problem, "sentence": sentence} for is_problem, sentence in findings],
     }
 
@@ -230,34 +196,22 @@ def _mpirun_version() -> str:
     return run.stdout.partition("\n")[0].strip() or "doesn't say its version"
 
 
-def _problems(build: Any, machine: Any, different: list[str]) -> Iterator[str]:
+def _problems(build: Any, machine: Any) -> Iterator[str]:
     """Yield a sentence for each thing that will not work here."""
     loaded, built = prototypes.text(machine.starpu_version), prototypes.text(build.starpu_version)
     if loaded != built:
         yield f"StarPU {loaded} is loaded, expected {built}, which the library was built against"
-    if different:
-        has = "has" if len(different) == 1 else "have"
-        yield (
-            f"golden records can't be compared: this libm's {', '.join(different)} {has} other bits than the one they "
-            "were made with"
-        )
     if refusal := prototypes.text(prototypes.call("kernels_refusal")):
         yield f"no training starts: {refusal}"
 
 
-def _notes(machine: Any, environment: str, vectors: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _notes(machine: Any, environment: str) -> Iterator[str]:
     """Yield a sentence for each thing that works differently here."""
     if handle_bytes(machine.starpu_max_nodes) > _LARGE_HANDLE:
         yield (
             f"each data handle takes {handle_bytes(machine.starpu_max_nodes) / 1024:.0f} KiB, because this StarPU was "
             f"built for {machine.starpu_max_nodes} memory nodes, expected at most {_LARGE_HANDLE >> 10} KiB: configure "
             "it with --enable-maxnodes=8 --enable-maxcpus=256"
-        )
-    scalar = [name for name, vector in vectors.items() if not vector["used"]]
-    if scalar:
-        yield (
-            f"the vector versions of {', '.join(scalar)} aren't used, because they aren't known to have this libm's "
-            "bits: kernels call libm, which takes longer; --prove-libm compares them"
         )
     if environment:
         yield f"floating-point environment of this thread: {environment}; kernels set their own"

@@ -18,7 +18,7 @@ extern "C" {
 #define STARPULLM_API __attribute__((visibility("default")))
 
 /* Raised whenever a struct or a function of this header changes its meaning. */
-#define STARPULLM_ABI_VERSION 9
+#define STARPULLM_ABI_VERSION 10
 
 enum starpullm_status {
     STARPULLM_OK = 0,

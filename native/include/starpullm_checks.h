@@ -7,28 +7,6 @@
 extern "C" {
 #endif
 
-/* ---- The libm that the kernels use ---- */
-
-/* out[i] = function(in[i]) by the libm that the kernels use; function is expf, tanhf, coshf or logf. */
-STARPULLM_API enum starpullm_status starpullm_libm(const char *function, float *out, const float *in, size_t count);
-
-/* out[i] = powf(base[i], exponent[i]). */
-STARPULLM_API enum starpullm_status starpullm_libm_powf(float *out, const float *base, const float *exponent,
-                                                        size_t count);
-
-/* Name of the index-th function of libm that a SIMD level has a vector version of; NULL past the last. */
-STARPULLM_API const char *starpullm_vector_libm_name(size_t index);
-
-/* *used is 1 if vector kernels use the vector version of a function, because it is known to give this libm's bits for
- * all 2^32 inputs, and 0 if they call its own. *fingerprint is a hash of sample results, which identifies the libm. */
-STARPULLM_API enum starpullm_status starpullm_vector_libm(int32_t *used, uint64_t *fingerprint, const char *function);
-
-/* Compares a level's vector version of a function with libm's for the inputs with the bit patterns begin <= i < end <=
- * 2^32. All NaNs are equal. Gives the number of inputs whose results differ, and the first, if any, by its pattern. */
-STARPULLM_API enum starpullm_status starpullm_prove_libm(uint64_t *differences, uint32_t *first_difference,
-                                                         const char *level, const char *function, uint64_t begin,
-                                                         uint64_t end);
-
 /* ---- The kernels alone, to validate a level ---- */
 
 /* Name of the index-th kernel, for example matmul_forward; NULL past the last. */

@@ -1,16 +1,14 @@
-/* The exported functions about the build, the machine, libm and the kernels. Those of the runtime, of sessions, of
+/* The exported functions about the build, the machine and the kernels. Those of the runtime, of sessions, of
  * losses and of training states are in runtime/, session/, codelets/ and io/. */
 #include <fenv.h>
 #include <float.h>
-#include <inttypes.h>
-#include <math.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "build_info.h"
 #include "kernels/kernels.h"
 #include "kernels/level.h"
-#include "kernels/libm.h"
 #include "runtime/machine.h"
 #include "status.h"
 
@@ -56,66 +54,6 @@ status starpullm_machine_info(struct starpullm_machine_info *info)
         .starpu_max_nodes = features.max_nodes,
         .l2_cache = kernels_caches()->l2,
     };
-    return STARPULLM_OK;
-}
-
-status starpullm_libm(const char *function, float *out, const float *in, size_t count)
-{
-    static const struct {
-        const char *name;
-        float (*function)(float);
-    } functions[] = {{"expf", expf}, {"tanhf", tanhf}, {"coshf", coshf}, {"logf", logf}};
-    CHECK_POINTERS(function, out, in);
-    for (size_t f = 0; f < sizeof functions / sizeof *functions; f++)
-        if (strcmp(functions[f].name, function) == 0) {
-            for (size_t i = 0; i < count; i++)
-                out[i] = functions[f].function(in[i]);
-            return STARPULLM_OK;
-        }
-    return invalid_argument("function: found \"%s\", expected expf, tanhf, coshf or logf", function);
-}
-
-status starpullm_libm_powf(float *out, const float *base, const float *exponent, size_t count)
-{
-    CHECK_POINTERS(out, base, exponent);
-    for (size_t i = 0; i < count; i++)
-        out[i] = powf(base[i], exponent[i]);
-    return STARPULLM_OK;
-}
-
-static status find_vector_libm(enum libm_function *function, const char *name)
-{
-    *function = 0;
-    while (starpullm_vector_libm_name(*function) && strcmp(starpullm_vector_libm_name(*function), name) != 0)
-        ++*function;
-    if (starpullm_vector_libm_name(*function))
-        return STARPULLM_OK;
-    return invalid_argument("function: found \"%s\", expected expf, tanhf or coshf", name);
-}
-
-status starpullm_vector_libm(int32_t *used, uint64_t *fingerprint, const char *function)
-{
-    CHECK_POINTERS(used, fingerprint, function);
-    enum libm_function f;
-    TRY(find_vector_libm(&f, function));
-    *used = libm_is_proven(f);
-    *fingerprint = libm_fingerprint(f);
-    return STARPULLM_OK;
-}
-
-status starpullm_prove_libm(uint64_t *differences, uint32_t *first_difference, const char *level, const char *function,
-                            uint64_t begin, uint64_t end)
-{
-    CHECK_POINTERS(differences, first_difference, level, function);
-    enum libm_function f;
-    TRY(find_vector_libm(&f, function));
-    libm_map *vector = libm_of_level(level, f);
-    if (!vector)
-        return invalid_argument("level: found \"%s\", expected a SIMD level of this machine", level);
-    if (begin > end || end > UINT64_C(1) << 32)
-        return invalid_argument("bit patterns: found %" PRIu64 " to %" PRIu64 ", expected a range within 0 to 2^32",
-                                begin, end);
-    *differences = libm_count_differences(first_difference, f, vector, begin, end);
     return STARPULLM_OK;
 }
 

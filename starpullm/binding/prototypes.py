@@ -216,35 +216,6 @@ def _copied(values: Any, array: NDArray[np.void]) -> NDArray[np.void]:
     return array
 
 
-def libm(function: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Apply a function of the libm that the kernels use, element by element; same shape."""
-    values = np.ascontiguousarray(values, np.float32)
-    result = np.empty_like(values)
-    call("libm", function.encode(), result, values, values.size)
-    return result
-
-
-def libm_powf(base: NDArray[np.float32], exponent: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Apply the same libm's ``powf``, element by element; same shape."""
-    base, exponent = np.ascontiguousarray(base, np.float32), np.ascontiguousarray(exponent, np.float32)
-    result = np.empty_like(base)
-    call("libm_powf", result, base, exponent, base.size)
-    return result
-
-
-def vector_libm(function: str) -> tuple[bool, int]:
-    """Return whether kernels use the vector version of a libm function, and the fingerprint of libm's own."""
-    used, fingerprint = results("vector_libm", c_string("function", function))
-    return bool(used), fingerprint
-
-
-def prove_libm(level: str, function: str, begin: int, end: int) -> tuple[int, int | None]:
-    """Return how many results differ for inputs with bit patterns begin <= i < end, and the first such bit pattern."""
-    names = c_string("level", level), c_string("function", function)
-    differences, first = results("prove_libm", *names, begin, end)
-    return differences, first if differences else None
-
-
 def peak_gflops(*, fused: bool, seconds: float) -> float:
     """Return the calling thread's peak in GFLOP/s with the SIMD level in use; 0 if fused and it has no such loop."""
     (gflops,) = results("peak_gflops", fused, seconds)

@@ -13,7 +13,6 @@ MODULES = (
     "growth",
     "offload",
     "kernels.check",
-    "kernels.libm",
     "threads",
     "scenarios",
 )

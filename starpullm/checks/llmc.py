@@ -25,7 +25,6 @@ from starpullm.errors import InvalidArgumentError, RuntimeFailureError, Starpull
 from starpullm.files.atomic import atomic_write
 from starpullm.golden.llmc import LlmcModel
 from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, split_layer, split_layers, tensor_digest
-from starpullm.machine import libm_fingerprint
 from starpullm.processes import Comm
 from starpullm.processes.children import Child, Lost, Raised
 from starpullm.processes.endings import Completed
@@ -40,7 +39,7 @@ class LlmcReference:
     """What llm.c computed on this machine; for values of tensors it is run again.
 
     ``case`` is the record whose model (``checkpoint``), tokens and settings were used. ``record`` is what llm.c
-    computed with them: like a golden record, but with this machine's libm.
+    computed with them, in the form of a golden record.
     """
 
     library: Path
@@ -79,9 +78,7 @@ class LlmcReference:
         return same.count(False), len(same)
 
     def _doubt(self) -> str:
-        """Return a phrase on whether this llm.c has the golden record's bits; empty if they aren't comparable."""
-        if self.case.different_functions(self.record.libm_fingerprint):
-            return ""
+        """Return a phrase on whether this llm.c has the golden record's bits."""
         different, _ = self.differences()
         if not different:
             return ", which has the golden record's bits"
@@ -120,7 +117,6 @@ def _reference(library: Path, record: GoldenRecord, checkpoint: Path, directory:
     if not path.is_file():
         content = {
             **json.loads(record.path.read_text("utf-8")),
-            "libm_fingerprint": libm_fingerprint(),
             "steps": train_llmc(library, record, checkpoint),
         }
         with atomic_write(path) as file:

@@ -112,7 +112,7 @@ class Parity(Check):
         """
         own_sequences(runtime, record.batch_size, f"{record.name}: its", case.stages)
         reference = reference or GoldenReference(record, checkpoint)
-        undecided = why_not_comparable(runtime, record)
+        undecided = why_not_comparable(runtime)
         found = _Found()
         if not undecided:
             with record_trainer(

@@ -155,7 +155,7 @@ class GradientBounds(Check):
         with case_trainer(place, case) as trainer:
             number, seed = 0, golden.seed
             trainer.step(*own_batch(trainer, seed, number))
-            has_bits = not why_not_comparable(place.runtime, golden)
+            has_bits = not why_not_comparable(place.runtime)
             wrong, compared = on_rank_0(trainer, partial(_other_activations, golden)) if has_bits else ([], 0)
             if wrong:
                 return self.result(compared=compared, findings=wrong)

@@ -63,7 +63,7 @@ def exit_status(error: BaseException) -> int:
 
 
 _SECTIONS = {
-    "Check": ("doctor", "parity", "scenario", "probe", "record"),
+    "Check": ("doctor", "parity", "scenario", "probe"),
     "Train": ("demo", "train", "generate"),
     "Measure": ("bench", "predict", "trace"),
     "Convert": ("checkpoint", "tokenize", "convert"),

@@ -186,11 +186,6 @@ def model_file(checkpoint: Path | None, config: ModelConfig, seed: int) -> Itera
         yield path
 
 
-def llmc_library(*, help: str, required: bool = False) -> Decorator:
-    """Return the option that names llm.c's shared object."""
-    return click.option("--llmc-library", type=PATH, envvar="STARPULLM_LLMC_LIB", required=required, help=help)
-
-
 def example(*commands: str) -> str:
     """Return the epilog of a command's help: command lines, which click must not wrap."""
     return "\n".join(["\b", "Example:" if len(commands) == 1 else "Examples:", *(f"  {line}" for line in commands)])

@@ -56,7 +56,10 @@ MAX_LINES = 16
 @options.repeated("--scheduler", "schedulers", default=[DEFAULT_SCHEDULER], metavar="NAME", help=options.SCHEDULER)
 @click.option("--full", is_flag=True, help="Without RECORD: also use the shipped record of the 124M model.")
 @options.computing
-@options.llmc_library(
+@click.option(
+    "--llmc-library",
+    type=options.PATH,
+    envvar="STARPULLM_LLMC_LIB",
     help="Compare with llm.c itself, built as this shared object, on the models, tokens and settings of the records.",
 )
 @options.progress_limit
@@ -74,8 +77,7 @@ def command(**values: Any) -> None:
     doesn't where activations are compared.
 
     Exit status: 0 if all bits are equal; 1 if some differ; 2 for bad usage or input, also if the ranks can share no
-    record's batch; 3 if nothing can be compared, because this machine's libm is not the record's or a BLAS computes the
-    matmuls.
+    record's batch; 3 if nothing can be compared, because a BLAS computes the matmuls.
     """
     run = SimpleNamespace(**values)
     results: list[Result] = []
@@ -249,8 +251,7 @@ def _print_summary(results: Sequence[Result], *, as_json: bool) -> None:
     different = sum(result.count for result in results)
     compared = [result for result in results if result.outcome is not Outcome.NOT_COMPARABLE]
     if not different and len(compared) < len(results):
-        where = "" if any(result.facts["matmul"] != "strict" for result in results) else " on this machine"
-        OUT.print(f"parity: not comparable{where}")
+        OUT.print("parity: not comparable")
         return
     tensors, steps = sum(of.compared for of in compared), sum(of.facts["steps"] for of in compared)
     OUT.print(f"parity: {tensors} tensors over {steps} steps, {different} differ")

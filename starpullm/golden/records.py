@@ -1,4 +1,4 @@
-"""Golden records of llm.c: digests of all tensors after every step, and the fingerprint of the libm (README.md).
+"""Golden records of llm.c: digests of all tensors after every step (README.md).
 
 Size letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary, Vp padded vocabulary.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -32,9 +32,6 @@ TENSOR_GROUPS: Final = ("activations", "activation_grads", "grads", "params", "m
 SETTINGS: Final = ("learning_rate", "beta1", "beta2", "eps", "weight_decay")
 """The settings of AdamW in a record."""
 
-LIBM_FUNCTIONS: Final = ("expf", "tanhf", "coshf", "logf", "powf")
-"""The functions of the platform's libm that the arithmetic contract uses."""
-
 _UNLAYERED: Final = frozenset(
     UNLAYERED_PARAMETERS | {"encoded", "lnf", "lnf_mean", "lnf_rstd", "logits", "probs", "losses"}
 )
@@ -44,13 +41,6 @@ _GOLDEN: Final = Path(__file__).parent
 _MAX_STEPS: Final = 10**6
 _DIGEST_DIGITS: Final = 32
 _SHA256_DIGITS: Final = 64
-
-# The libm fingerprint's inputs.
-_UNARY_INPUTS: Final = 65536
-_UNARY_STRIDE: Final = 65521
-_POWF_BASES: Final = (0.9, 0.999)
-_POWF_EXPONENTS: Final = 1000
-_CANONICAL_NAN: Final = 0x7FC00000
 
 
 @dataclass(frozen=True)
@@ -72,8 +62,7 @@ class GoldenRecord:
     """A model, tokens and settings of AdamW, and what llm.c computed with them.
 
     ``seed`` is the number of the generated model and tokens (see `starpullm.data`), whose SHA-256 in hex are
-    ``checkpoint_sha256`` and ``tokens_sha256`` (of all steps together). ``libm_fingerprint`` is that of the libm with
-    which the record was made.
+    ``checkpoint_sha256`` and ``tokens_sha256`` (of all steps together).
     """
 
     path: Path
@@ -89,7 +78,6 @@ class GoldenRecord:
     weight_decay: float
     checkpoint_sha256: str
     tokens_sha256: str
-    libm_fingerprint: dict[str, str]
     steps: tuple[GoldenStep, ...]
 
     @classmethod
@@ -113,9 +101,10 @@ class GoldenRecord:
         if len(steps) != num_steps:
             raise FormatError(f"{where}, key steps: expected {num_steps} steps, found {len(steps)}")
         if "libm_fingerprint" in root.mapping():
-            fingerprint = _fingerprint(root.child("libm_fingerprint"))
-        else:
-            fingerprint = shipped_libm_fingerprint()
+            raise FormatError(
+                f"{where}: was made with a platform's libm, expected correctly rounded functions (docs/numerics.md); "
+                "starpullm parity takes sizes as options instead"
+            )
         return cls(
             path=where,
             name=config.child("name").text(),
@@ -126,7 +115,6 @@ class GoldenRecord:
             **{name: config.child(name).number() for name in SETTINGS},
             checkpoint_sha256=root.child("checkpoint_sha256").hex(_SHA256_DIGITS),
             tokens_sha256=root.child("tokens_sha256").hex(_SHA256_DIGITS),
-            libm_fingerprint=fingerprint,
             steps=steps,
         )
 
@@ -134,10 +122,6 @@ class GoldenRecord:
     def num_steps(self) -> int:
         """Number of steps."""
         return len(self.steps)
-
-    def different_functions(self, fingerprint: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the libm functions whose bits aren't those of the record's libm; empty if results are comparable."""
-        return tuple(name for name in LIBM_FUNCTIONS if fingerprint.get(name) != self.libm_fingerprint[name])
 
 
 def shipped_record(name: str) -> GoldenRecord:
@@ -150,12 +134,6 @@ def shipped_record(name: str) -> GoldenRecord:
 def shipped_records() -> dict[str, GoldenRecord]:
     """Return all shipped records by name, the quickest first."""
     return {name: shipped_record(name) for name in SHIPPED_RECORDS}
-
-
-def shipped_libm_fingerprint() -> dict[str, str]:
-    """Return the fingerprint of the libm with which the shipped records were made."""
-    where = _GOLDEN / "libm.json"
-    return _fingerprint(JsonNode(where, "", read_json(where)))
 
 
 def tensor_digest(array: NDArray[np.float32]) -> str:
@@ -221,30 +199,6 @@ def split_layers(
         else:
             for layer, part in enumerate(array):
                 yield layer_name(name, layer), part
-
-
-def libm_fingerprint(evaluate: Callable[..., NDArray[np.float32]]) -> dict[str, str]:
-    """Return the fingerprint of a libm: function to SHA-256 in hex of its results at fixed inputs.
-
-    ``evaluate`` is called with the name of each function and one float32 array, for `powf` with bases and exponents.
-    Inputs are the bit patterns i·65521 mod 2^32 for i from 0 to 65535; for powf 0.9f and 0.999f raised to each of the
-    powers 1 to 1000. Each NaN is replaced by 0x7fc00000.
-    """
-    patterns = np.arange(_UNARY_INPUTS, dtype=np.uint64) * np.uint64(_UNARY_STRIDE) % np.uint64(2**32)
-    inputs = patterns.astype(np.uint32).view(np.float32)
-    bases = np.tile(np.array(_POWF_BASES, np.float32), _POWF_EXPONENTS)
-    exponents = np.repeat(np.arange(1, _POWF_EXPONENTS + 1, dtype=np.float32), len(_POWF_BASES))
-    fingerprint = {}
-    for function in LIBM_FUNCTIONS:
-        arguments = (bases, exponents) if function == "powf" else (inputs,)
-        results = np.array(evaluate(function, *arguments), np.float32)
-        results.view(np.uint32)[np.isnan(results)] = _CANONICAL_NAN
-        fingerprint[function] = hashlib.sha256(results.astype("<f4").tobytes()).hexdigest()
-    return fingerprint
-
-
-def _fingerprint(node: JsonNode) -> dict[str, str]:
-    return {function: node.child(function).hex(_SHA256_DIGITS) for function in LIBM_FUNCTIONS}
 
 
 def _step(node: JsonNode, model: ModelConfig) -> GoldenStep:

@@ -187,7 +187,6 @@ class Options:
         f"golden records, by name or file; default: {','.join(DEFAULT_RECORDS)}, and for parity four more",
     )
     llmc_library = _text("PATH", None, _file, "llm.c as a shared object, to compare with too")
-    skip_unknown_libm = _flag("skip parity tests, which fail otherwise, if the records have another libm's bits")
     seed = _text("N", 1, _seed, "seed of batches, of delays and of StarPU's random scheduler")
     time_limit = _text("SECONDS", 60.0, _seconds, "for each check")
     wait_limit = _text("SECONDS", 3600.0, _seconds, "for each wait until another process has stopped using the machine")

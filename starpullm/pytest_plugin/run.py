@@ -251,11 +251,10 @@ class Validation(Options):
             machine = self.machine
         except UnknownMachineError as error:
             return [f"unknown: {error}"]
-        known = "known" if machine["libm_known"] else "unknown: golden records aren't comparable"
         return [
             f"{machine['version']}, {machine['library']}",
-            f"StarPU {machine['starpu_version']}, kernels {machine['simd_level']}, libm {known}, "
-            f"{machine['cores']} cores, {machine['processor']}",
+            f"StarPU {machine['starpu_version']}, kernels {machine['simd_level']}, {machine['cores']} cores, "
+            f"{machine['processor']}",
         ]
 
 

@@ -218,7 +218,7 @@ def check_sigterm(
 
 def simd_levels() -> list[str]:
     """Return the SIMD levels of this machine, the plain kernels' first."""
-    told = run_python("from starpullm.checks.kernels.libm import vector_levels\nprint('ref', *vector_levels())")
+    told = run_python("from starpullm.binding.prototypes import names\nprint(*names('simd_level_name'))")
     return told.stdout.split()
 
 

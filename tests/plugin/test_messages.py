@@ -83,29 +83,6 @@ def test_llmc_that_is_not_asked_for_is_no_failure(run: Run) -> None:
         result.stdout.fnmatch_lines(["* deselected*"])
 
 
-OTHER_LIBM = "0" * 64
-
-
-def test_parity_that_is_not_comparable_is_a_failure_unless_told_otherwise(run: Run, tmp_path: Path) -> None:
-    content: dict[str, Any] = json.loads(shipped_record("tiny").path.read_text())
-    content["libm_fingerprint"] = dict.fromkeys(("expf", "tanhf", "coshf", "logf", "powf"), OTHER_LIBM)
-    path = tmp_path / "elsewhere.json"
-    path.write_text(json.dumps(content))
-    arguments: tuple[str, ...] = (*PARITY, "-rs", "--starpullm-sub-batches=1", "--starpullm-records", str(path))
-    usual = run(*arguments)
-    usual.assert_outcomes(failed=1)
-    usual.stdout.fnmatch_lines(["parity of *: not comparable: this libm has *", "expected the records' libm, *"])
-    arguments += ("--starpullm-skip-unknown-libm",)
-    lenient = run(*arguments)
-    lenient.assert_outcomes(skipped=1)
-    lenient.stdout.fnmatch_lines(["*parity of *: not comparable: this libm has another expf, tanhf, coshf, *"])
-    strict = run(*arguments, "--starpullm-strict")
-    strict.assert_outcomes(failed=1)
-    strict.stdout.fnmatch_lines(
-        ["parity of *: not comparable: this libm has another *", "--starpullm-strict: expected a result, not a skip"]
-    )
-
-
 def test_strict_leaves_other_tests_alone(run: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import pytest\n\ndef test_skipped():\n    pytest.skip('not now')\n")
     run("--starpullm-strict").assert_outcomes(skipped=1)
@@ -268,7 +245,7 @@ def test_header_and_summary(run: Run) -> None:
     result.stdout.fnmatch_lines(
         [
             "starpullm: *libstarpullm.so",
-            "starpullm: StarPU 1.4.*, kernels *, libm known, 2 cores, *",
+            "starpullm: StarPU 1.4.*, kernels *, 2 cores, *",
             "*= starpullm =*",
             "parity *1x1 lws *1 passed *s",
             "dependencies *2x1 lws *1 passed *s",

@@ -189,17 +189,6 @@ def test_parity_refuses_a_record_that_ranks_cannot_share(sub_batches: str) -> No
         parity._plan([], False, "7", 8)
 
 
-def test_record_is_refused_on_several_ranks(tmp_path: Path) -> None:
-    """Before anything is run or written."""
-    sizes = "--layers 1 --heads 1 --channels 2 --batch-size 1 --seq-len 1 --steps 1".split()
-    out = tmp_path / "mine.json"
-    ranks = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
-    result = CliRunner(env=ranks).invoke(main, ["record", "--llmc-library", "none.so", *sizes, str(out)])
-    assert result.exit_code == 2
-    assert result.stderr == "Error: ranks: found 2, expected one: llm.c trains in one process\n"
-    assert not out.exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -135,7 +135,7 @@ def test_that_commands_are_found() -> None:
     """The tests above look at something."""
     found = list(starpullm_commands())
     assert len(found) > 20
-    assert {text.split()[0] for _, text in found} >= {"train", "parity", "convert", "checkpoint", "bench", "record"}
+    assert {text.split()[0] for _, text in found} >= {"train", "parity", "convert", "checkpoint", "bench"}
     with pytest.raises(click.UsageError):
         test_options_of_commands("", "parity --no-such-option")
 

@@ -1,10 +1,9 @@
-"""Tests of golden records: what is shipped, what is refused, digests and the libm fingerprint."""
+"""Tests of golden records: what is shipped, what is refused, and digests."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -16,15 +15,11 @@ from numpy.typing import NDArray
 
 from starpullm.errors import FormatError, InvalidArgumentError
 from starpullm.files.model import ModelConfig
-from starpullm.golden import records
 from starpullm.golden.records import (
-    LIBM_FUNCTIONS,
     SHIPPED_RECORDS,
     TENSOR_GROUPS,
     THRESHOLD_RECORDS,
     GoldenRecord,
-    libm_fingerprint,
-    shipped_libm_fingerprint,
     shipped_record,
     shipped_records,
     tensor_digest,
@@ -68,7 +63,6 @@ def test_shipped_records() -> None:
     assert ("tiny", "odd", "small", "deep", *THRESHOLD_RECORDS, "gpt2-124m") == SHIPPED_RECORDS
     for name, record in shipped.items():
         assert record.name == name
-        assert record.libm_fingerprint == shipped_libm_fingerprint()
         assert record.num_steps == len(record.steps) > 0
     assert shipped["gpt2-124m"].model == ModelConfig(1024, 50257, 12, 12, 768, 50304)
     assert shipped["odd"].weight_decay == 0.1
@@ -224,59 +218,3 @@ def test_digest_of_other_types(dtype: str) -> None:
     array: NDArray[Any] = np.zeros(3, dtype)
     with pytest.raises(InvalidArgumentError, match="expected a float32 array"):
         tensor_digest(array)
-
-
-# ---- libm ----
-
-
-def square(function: str, *arguments: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Stand in for a libm whose results are easy to have without NumPy."""
-    with np.errstate(all="ignore"):
-        return arguments[0] * arguments[-1]
-
-
-def test_fingerprint_as_described() -> None:
-    """The inputs, their order and the NaN are those of the contract."""
-
-    def rounded(value: float) -> bytes:
-        try:
-            return struct.pack("<f", value) if not math.isnan(value) else struct.pack("<I", 0x7FC00000)
-        except OverflowError:
-            return struct.pack("<f", float("inf") if value > 0 else float("-inf"))
-
-    inputs = [struct.unpack("<f", struct.pack("<I", i * 65521 % 2**32))[0] for i in range(65536)]
-    unary = hashlib.sha256(b"".join(rounded(x * x) for x in inputs)).hexdigest()
-    bases = [struct.unpack("<f", struct.pack("<f", base))[0] for base in (0.9, 0.999)]
-    powf = hashlib.sha256(b"".join(rounded(base * t) for t in range(1, 1001) for base in bases)).hexdigest()
-    assert libm_fingerprint(square) == dict.fromkeys(["expf", "tanhf", "coshf", "logf"], unary) | {"powf": powf}
-    assert tuple(libm_fingerprint(square)) == LIBM_FUNCTIONS
-
-
-def test_comparable_or_not() -> None:
-    """A record says which functions differ; none that differ means comparable."""
-    record = shipped_record("tiny")
-    assert record.different_functions(record.libm_fingerprint) == ()
-    other = record.libm_fingerprint | {"tanhf": "0" * 64}
-    assert record.different_functions(other) == ("tanhf",)
-    assert record.different_functions({}) == LIBM_FUNCTIONS
-
-
-def test_record_with_its_own_fingerprint(content: Json, load: Callable[[Json], GoldenRecord]) -> None:
-    """A record made elsewhere brings its own libm's fingerprint."""
-    own = {function: hashlib.sha256(function.encode()).hexdigest() for function in LIBM_FUNCTIONS}
-    content["libm_fingerprint"] = own
-    assert load(content).libm_fingerprint == own
-    del own["logf"]
-    with pytest.raises(FormatError, match=r"key libm_fingerprint\.logf: expected a value, found none"):
-        load(content)
-    own["logf"] = "12"
-    with pytest.raises(FormatError, match=r"key libm_fingerprint\.logf: expected 64 lower-case hex digits"):
-        load(content)
-
-
-def test_shipped_fingerprint_that_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of the fingerprint is checked as well."""
-    (tmp_path / "libm.json").write_text('{"expf": 1}')
-    monkeypatch.setattr(records, "_GOLDEN", tmp_path)
-    with pytest.raises(FormatError, match=r"libm\.json, key expf: expected 64 lower-case hex digits, found 1"):
-        shipped_libm_fingerprint()

@@ -47,7 +47,6 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fault], None]:
 
     def give(fault: Fault) -> None:
         monkeypatch.setattr(references, "Trainer", partial(PlainTrainer, fault=fault))
-        monkeypatch.setattr(references, "libm_fingerprint", lambda: TINY.libm_fingerprint)
 
     give(lambda trainer: None)
     return give
@@ -231,12 +230,8 @@ def test_a_recording_names_what_was_trained_and_where(tmp_path: Path, faulty: ob
     assert set(found["tasks"]["step"]) == set(range(STEPS))
 
 
-def test_parity_is_that_of_the_record(
-    place: Place, faulty: object, strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = strict[0]
-    monkeypatch.setattr(references, "libm_fingerprint", lambda: record.libm_fingerprint)
-    result = run_check(place, check="parity", case=Case(str(record.path), 2, "tree")._asdict())
+def test_parity_is_that_of_the_record(place: Place, faulty: object, strict: tuple[GoldenRecord, Path]) -> None:
+    result = run_check(place, check="parity", case=Case(str(strict[0].path), 2, "tree")._asdict())
     assert result is not None
     assert result.lines()[0].startswith("parity of strict-2-tree on 1x1 lws: passed: ")
     assert (result.facts["record"], result.facts["reduction"]) == ("strict", "tree")

@@ -40,11 +40,6 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint64_t fingerprints[NUM_LIBM_FUNCTIONS];
 static bool is_proven[NUM_LIBM_FUNCTIONS];
 
-const char *starpullm_vector_libm_name(size_t function)
-{
-    return function < NUM_LIBM_FUNCTIONS ? functions[function].name : NULL;
-}
-
 static uint32_t bits_of(float x)
 {
     uint32_t bits;

@@ -1,10 +1,10 @@
-"""What C callers ask of kernels, of libm and of the floating-point environment, apart from any trainer."""
+"""What C callers ask of kernels and of the floating-point environment, apart from any trainer."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -33,7 +33,7 @@ _FLUSH_TO_ZERO, _DENORMALS_ARE_ZERO = 1 << 15, 1 << 6
 
 def check_arithmetic(statements: Statements) -> None:
     """State what the functions of the library's arithmetic refuse, and that they see the caller's environment."""
-    _check_libm(statements)
+    _check_measurements(statements)
     _check_kernels(statements)
     if os.uname().machine == "x86_64":
         _check_environment(statements)
@@ -99,43 +99,7 @@ def _environment(rounding: int, bits: int) -> Iterator[None]:
         libm.fesetenv(before)
 
 
-def _check_libm(statements: Statements) -> None:
-    one, out = np.ones(1, np.float32), np.empty(1, np.float32)
-    *_, level = prototypes.names("simd_level_name")
-    for function in ("expm1f", ""):
-        statements.refused(
-            f"libm's {function!r}",
-            InvalidArgumentError,
-            f'function: found "{function}", expected expf, tanhf, coshf or logf',
-            partial(prototypes.call, "libm", function.encode(), out, one, 1),
-        )
-    vector_calls: dict[str, Callable[..., object]] = {
-        "of": partial(prototypes.vector_libm),
-        "proof of": partial(prototypes.prove_libm, level, begin=0, end=0),
-    }
-    for what, of_function in vector_calls.items():
-        statements.refused(
-            f"vector version {what} logf",
-            InvalidArgumentError,
-            'function: found "logf", expected expf, tanhf or coshf',
-            partial(of_function, function="logf"),
-        )
-    for name in ("none", "ref"):
-        statements.refused(
-            f"vectors of level {name}",
-            InvalidArgumentError,
-            f'level: found "{name}", expected a SIMD level of this machine',
-            partial(prototypes.prove_libm, name, "expf", 0, 0),
-        )
-    for begin, end in ((1, 0), (0, 2**32 + 1)):
-        statements.refused(
-            f"bit patterns {begin} to {end}",
-            InvalidArgumentError,
-            f"bit patterns: found {begin} to {end}, expected a range within 0 to 2^32",
-            partial(prototypes.prove_libm, level, "expf", begin, end),
-        )
-    for begin, end in ((0, 0), (2**32 - 1, 2**32)):
-        statements.allowed(f"bit patterns {begin} to {end}", partial(prototypes.prove_libm, level, "expf", begin, end))
+def _check_measurements(statements: Statements) -> None:
     for text, seconds in (("0", 0.0), ("61", 61.0), ("-1", -1.0), ("nan", float("nan"))):
         statements.refused(
             f"a measurement of {text} s",
