@@ -21,7 +21,8 @@ StarPU 1.4.10 or newer (older than 1.5), with parallel workers and MPI, is taken
   pkg-config      the module starpu-1.4
   .cache/starpu   what an earlier run has built
   STARPU_SOURCE   if set: a StarPU source directory or tarball, which is built into .cache/starpu
-  the source package of the distribution (Debian: of its testing suite), which is built into .cache/starpu
+  the source package of the distribution (Debian: of testing, then of unstable), which is built into .cache/starpu
+  STARPU_ARCHIVE  the address of StarPU's release 1.4.10, with a fixed SHA-256, also built there; by default StarPU's own
 EOF
 }
 
@@ -52,7 +53,7 @@ missing_packages() {
     if [[ -z $STARPU_FOUND ]]; then
         # StarPU has one file of C++.
         command -v c++ >/dev/null || echo g++
-        [[ -n ${STARPU_SOURCE:-} ]] || command -v dpkg-source >/dev/null || echo dpkg-dev
+        [[ -n ${STARPU_SOURCE:-} ]] || ! command -v apt-get >/dev/null || command -v dpkg-source >/dev/null || echo dpkg-dev
     fi
     if [[ -n $COMMAND && ! -x $VENV/bin/python && -z $(newest_python) ]]; then
         echo python3-venv

@@ -16,6 +16,10 @@ STARPU_OPTIONS=(
     --disable-static --disable-dependency-tracking
 )
 
+: "${STARPU_ARCHIVE:=https://files.inria.fr/starpu/starpu-1.4.10/starpu-1.4.10.tar.gz}"
+STARPU_ARCHIVE_SHA256=8f35f59c337ba109e5ef5fb4f6331b4845d524921e184fcc89f2ecac60faaf03
+STARPU_TIME_LIMIT=180 # seconds, of one download
+
 STARPU_ADVICE="What you can do:
   - Set STARPU_PREFIX to an installed $STARPU_NEEDED.
       Guix:  guix shell --with-configure-flag=starpu=--enable-parallel-worker \\
@@ -120,11 +124,9 @@ starpu_take_source() {
 # apt-get or apt-cache with sources and lists of its own, so that the machine's stay as they are. The sandbox user is off
 # because it often can't reach a checkout below someone's home.
 starpu_apt() {
-    local tool=$1
-    shift
-    "$tool" -q -o Dir::Etc::SourceList="$STARPU_WORK/apt.sources" -o Dir::Etc::SourceParts=/dev/null \
-        -o Dir::State::Lists="$STARPU_WORK/lists" -o Dir::Cache="$STARPU_WORK/cache" -o APT::Sandbox::User= \
-        -o APT::Update::Error-Mode=any "$@"
+    timeout "$STARPU_TIME_LIMIT" "$1" -q -o Dir::Etc::SourceList="$STARPU_WORK/apt.sources" \
+        -o Dir::Etc::SourceParts=/dev/null -o Dir::State::Lists="$STARPU_WORK/lists" -o Dir::Cache="$STARPU_WORK/cache" \
+        -o APT::Sandbox::User= -o APT::Update::Error-Mode=any "${@:2}"
 }
 
 # The Signed-By of the configured source that apt calls FILE:NUMBER, as a deb822 field; nothing if it has none.
@@ -150,47 +152,89 @@ starpu_archives() {
         'Created-By: Packages' 'Target-Of: deb' "$@" | sed -n '/^\(Debian\|Ubuntu\)|/p' | sort -u
 }
 
-# The newest suitable version of the source package that the private lists offer; nothing if none does.
+# The newest suitable version of the source package that the private lists offer, or why there is none.
 starpu_offered() {
-    local version newest=
+    local version newest= offered=
     while read -r version; do
-        echo "offered: starpu $version" >&2
+        offered+=" $version"
         starpu_version_ok "${version%%[+~-]*}" && newest=$version
     done < <(starpu_apt apt-cache madison starpu | awk -F '|' '{ gsub(/ /, "", $2); print $2 }' | sort -V)
+    [[ -n $newest ]] || { echo "needed: $STARPU_NEEDED; offered:${offered:- nothing}" >&2; return 1; }
     echo "$newest"
 }
 
-# Gets the distribution's source package, signature checked, into $STARPU_WORK/source. The archive's address and keyring are
-# those this machine is configured with. Debian's released suites are too old, so its testing suite comes first.
-starpu_fetch_source() {
-    local archives label codename uri entry suite suites components version
-    mkdir -p "$STARPU_WORK/lists/partial" "$STARPU_WORK/cache/archives/partial"
-    archives=$(starpu_archives)
-    if [[ -z $archives ]]; then
+# The archives of the distribution, with whose addresses and keyrings its source packages are got, in $STARPU_WORK/archives.
+starpu_list_archives() {
+    local lists=()
+    if [[ -z $(starpu_archives) ]]; then
         # Without package lists apt doesn't know whose archives these are.
-        apt-get -q -o Dir::State::Lists="$STARPU_WORK/lists" -o Dir::Cache="$STARPU_WORK/cache" -o APT::Sandbox::User= update
-        archives=$(starpu_archives -o Dir::State::Lists="$STARPU_WORK/lists")
+        lists=(-o Dir::State::Lists="$STARPU_WORK/lists" -o Dir::Cache="$STARPU_WORK/cache" -o APT::Sandbox::User=)
+        timeout "$STARPU_TIME_LIMIT" apt-get -q "${lists[@]}" update
     fi
-    IFS='|' read -r label codename uri _ entry <<<"$archives"
-    [[ -n $label ]] || { echo "apt is configured with no archive of Debian or Ubuntu"; return 1; }
-    components=$(awk -F '|' -v uri="$uri" '$3 == uri { print $4 }' <<<"$archives" | sort -u | tr '\n' ' ')
-    suites=$codename
-    [[ $label != Debian ]] || suites="testing $codename"
+    starpu_archives "${lists[@]}" >"$STARPU_WORK/archives"
+    [[ -s $STARPU_WORK/archives ]] || { echo "apt is configured with no archive of Debian or Ubuntu"; return 1; }
+}
+
+# starpu_fetch_package SUITE: gets the suite's source package, signature checked, into $STARPU_WORK/source.
+starpu_fetch_package() {
+    local uri entry components version
+    IFS='|' read -r _ _ uri _ entry <"$STARPU_WORK/archives"
+    components=$(awk -F '|' -v uri="$uri" '$3 == uri { print $4 }' "$STARPU_WORK/archives" | sort -u | tr '\n' ' ')
+    printf 'Types: deb-src\nURIs: %s\nSuites: %s\nComponents: %s\n' "$uri" "$1" "$components" >"$STARPU_WORK/apt.sources"
+    starpu_signed_by "$entry" >>"$STARPU_WORK/apt.sources"
+    starpu_apt apt-get update
+    version=$(starpu_offered)
+    cd "$STARPU_WORK"
+    starpu_apt apt-get source "starpu=$version"
+    mv "$STARPU_WORK"/starpu-*/ "$STARPU_WORK/source"
+}
+
+# Gets StarPU's own release into $STARPU_WORK/source.
+starpu_fetch_release() {
+    local sum
+    timeout "$STARPU_TIME_LIMIT" python3 -c 'import shutil, sys, urllib.request
+with urllib.request.urlopen(sys.argv[1], timeout=30) as answer, open(sys.argv[2], "wb") as file:
+    shutil.copyfileobj(answer, file)' "$STARPU_ARCHIVE" "$STARPU_WORK/release.tar.gz"
+    sum=$(sha256sum "$STARPU_WORK/release.tar.gz")
+    [[ ${sum%% *} == "$STARPU_ARCHIVE_SHA256" ]] ||
+        { echo "its SHA-256 is ${sum%% *}, expected $STARPU_ARCHIVE_SHA256"; return 1; }
+    mkdir "$STARPU_WORK/source"
+    tar -xf "$STARPU_WORK/release.tar.gz" -C "$STARPU_WORK/source" --strip-components=1
+}
+
+# starpu_attempt WHAT COMMAND [ARG...]: unless there is a source already, runs the command, and says in
+# $STARPU_WORK/attempts that the source was taken, or why not.
+starpu_attempt() {
+    local log=$STARPU_WORK/attempt.log status reason
+    [[ ! -d $STARPU_WORK/source ]] || return 0
+    set +e
+    (
+        set -e
+        "${@:2}"
+    ) >"$log" 2>&1
+    status=$?
+    set -e
+    cat "$log"
+    case $status in
+        0) reason=taken ;;
+        124) reason="not finished after $STARPU_TIME_LIMIT s" ;;
+        *) reason=$(grep -m 1 '^E: ' "$log" || tail -n 1 "$log") ;;
+    esac
+    [[ $status == 0 && ! -d $STARPU_WORK/source ]] || echo "$1: $reason" | tee -a "$STARPU_WORK/attempts"
+}
+
+# Gets the first suitable source. Debian's released suites are too old, so its testing suite comes first.
+starpu_fetch_source() {
+    local suite suites
+    mkdir -p "$STARPU_WORK/lists/partial" "$STARPU_WORK/cache/archives/partial"
+    touch "$STARPU_WORK/archives"
+    starpu_attempt "the distribution's archives" starpu_list_archives
+    suites=$(awk -F '|' '{ print ($1 == "Debian" ? "testing unstable " : "") $2; exit }' "$STARPU_WORK/archives")
     for suite in $suites; do
-        printf 'Types: deb-src\nURIs: %s\nSuites: %s\nComponents: %s\n' "$uri" "$suite" "$components" \
-            >"$STARPU_WORK/apt.sources"
-        starpu_signed_by "$entry" >>"$STARPU_WORK/apt.sources"
-        starpu_apt apt-get update
-        version=$(starpu_offered)
-        if [[ -n $version ]]; then
-            cd "$STARPU_WORK"
-            starpu_apt apt-get source "starpu=$version"
-            mv "$STARPU_WORK"/starpu-*/ "$STARPU_WORK/source"
-            return
-        fi
+        starpu_attempt "$suite's source package" starpu_fetch_package "$suite"
     done
-    echo "$label's source package starpu is not of a suitable version in: $suites; needed: $STARPU_NEEDED"
-    return 1
+    starpu_attempt "$STARPU_ARCHIVE" starpu_fetch_release
+    [[ -d $STARPU_WORK/source ]] || { echo "no source of StarPU can be had:"; cat "$STARPU_WORK/attempts"; return 1; }
 }
 
 starpu_configure() {
@@ -228,7 +272,8 @@ starpu_build() {
     if [[ -n ${STARPU_SOURCE:-} ]]; then
         step "StarPU: unpack $STARPU_SOURCE" starpu-source "$STARPU_ADVICE" starpu_take_source
     else
-        step "StarPU: get the distribution's source package" starpu-source "$STARPU_ADVICE" starpu_fetch_source
+        step "StarPU: get its source" starpu-source "$STARPU_ADVICE" starpu_fetch_source
+        sed "s/^/bootstrap: StarPU's source: /" "$STARPU_WORK/attempts" >&2
     fi
     step "StarPU: configure" starpu-configure "$STARPU_ADVICE" starpu_configure
     step "StarPU: compile (about a minute on two cores)" starpu-compile "$STARPU_ADVICE" starpu_compile
