@@ -114,6 +114,9 @@ struct starpullm_runtime_options {
     const char *offload;
     int64_t memory_limit; /* bytes, with offload */
     int32_t offload_plan; /* enum starpullm_offload_plan */
+    /* 1: expf, tanhf, coshf, logf and powf are the platform's libm's, in plain loops; no result is strict. It is for
+     * comparison with an llm.c that was built so. 0: the library's own, correctly rounded. */
+    int32_t platform_functions;
 };
 STARPULLM_API enum starpullm_status starpullm_runtime_create(const struct starpullm_runtime_options *options,
                                                              starpullm_runtime **runtime);
@@ -288,7 +291,9 @@ struct starpullm_training_state_info {
     char passed_over[512]; /* if there are newer states that aren't complete: what is wrong with the newest; else "" */
     float learning_rate;   /* of the last update; of the options before the first */
     float beta1, beta2, eps, weight_decay;
-    int32_t blas; /* 1: a BLAS computed the matmuls of some of its steps, so its bits aren't strict */
+    /* 1: a BLAS computed the matmuls of some of its steps, or libm the elementary functions, so its bits aren't strict
+     */
+    int32_t blas;
 };
 
 /* Of the newest complete state in a folder, or of the one whose folder it is. */

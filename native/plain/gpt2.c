@@ -1,7 +1,7 @@
 /* The plain model: GPT-2 trained one sequence after the other, to be read from top to bottom beside docs/numerics.md.
  *
- * The scenarios (starpullm/scenario) compare the library with it. It shares nothing with the library: no kernel, no
- * StarPU, no threads, no vectors, and libm's functions are called as they are. The caller owns all memory, and sets all
+ * The scenarios (starpullm/scenario) compare the library with it. It shares nothing with the library but the scalar
+ * elementary functions: no kernel, no StarPU, no threads, no vectors. The caller owns all memory, and sets all
  * gradients to +0 before a backward pass: every gradient here accumulates (`+=`) into what is there.
  *
  * Letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary, Vp padded vocabulary, OC output
@@ -10,6 +10,8 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "kernels/elementary/scalar.h"
 
 /* ---- What the caller gives ---- */
 
@@ -173,7 +175,7 @@ static void attention_forward(float *out, float *preatt, float *att, const float
                     highest = pre[t2];
             }
             for (size_t t2 = 0; t2 <= t; t2++) {
-                a[t2] = expf(pre[t2] - highest);
+                a[t2] = cr_expf(pre[t2] - highest);
                 total += a[t2];
             }
             const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
@@ -199,7 +201,7 @@ static void gelu_forward(float *out, const float *inp, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const float x = inp[i], cube = 0.044715f * x * x * x;
-        out[i] = 0.5f * x * (1.0f + tanhf(gelu_factor() * (x + cube)));
+        out[i] = 0.5f * x * (1.0f + cr_tanhf(gelu_factor() * (x + cube)));
     }
 }
 
@@ -217,7 +219,7 @@ static void softmax_forward(float *probs, const float *logits, size_t T, size_t 
             if (logits[v] > highest)
                 highest = logits[v];
         for (size_t v = 0; v < V; v++) {
-            probs[v] = expf(logits[v] - highest);
+            probs[v] = cr_expf(logits[v] - highest);
             total += probs[v];
         }
         for (size_t v = 0; v < Vp; v++)
@@ -306,7 +308,7 @@ static void gelu_backward(float *dx, const float *dout, const float *inp, size_t
     const float g = gelu_factor();
     for (size_t i = 0; i < count; i++) {
         const float x = inp[i], cube = 0.044715f * x * x * x;
-        const float argument = g * (x + cube), tangent = tanhf(argument), cosine = coshf(argument);
+        const float argument = g * (x + cube), tangent = cr_tanhf(argument), cosine = cr_coshf(argument);
         const float secant = 1.0f / (cosine * cosine);
         const float slope = 1.0f + 3.0f * 0.044715f * x * x;
         dx[i] += (0.5f * (1.0f + tangent) + x * 0.5f * secant * g * slope) * dout[i];
@@ -417,7 +419,7 @@ PUBLIC float plain_loss(const struct plain_model *s, const int32_t *targets)
     const size_t N = s->B * s->T;
     float sum = 0.0f;
     for (size_t n = 0; n < N; n++) {
-        s->acts.losses[n] = -logf(s->acts.probs[n * s->Vp + (size_t)targets[n]]);
+        s->acts.losses[n] = -cr_logf(s->acts.probs[n * s->Vp + (size_t)targets[n]]);
         sum += s->acts.losses[n];
     }
     sum /= (float)N;
@@ -442,7 +444,7 @@ PUBLIC void plain_update(float *params, float *m, float *v, const float *grads, 
                          float beta1, float beta2, float eps, float weight_decay, int64_t step)
 {
     const fenv_t callers = enter();
-    const float correction1 = 1.0f - powf(beta1, (float)step), correction2 = 1.0f - powf(beta2, (float)step);
+    const float correction1 = 1.0f - cr_powf(beta1, (float)step), correction2 = 1.0f - cr_powf(beta2, (float)step);
     for (size_t i = 0; i < count; i++) {
         m[i] = beta1 * m[i] + (1.0f - beta1) * grads[i];
         v[i] = beta2 * v[i] + (1.0f - beta2) * grads[i] * grads[i];

@@ -1,6 +1,5 @@
 /* The kernels: the operations of the arithmetic contract (docs/numerics.md), one function each, and which of their
- * implementations this machine uses. kernels.def lists them with their parameters. Nothing here knows more than libc
- * and libm.
+ * implementations this machine uses. kernels.def lists them with their parameters. Nothing here knows more than libc.
  *
  * An output that is an accumulating ordered sum takes a `sum_start`: SUM_FROM_ZERO starts the sum at +0.0f and never
  * reads the output (it may be uninitialised); SUM_CONTINUES starts from its present value. An output without a
@@ -37,8 +36,12 @@ const struct kernels *kernels(void);
  * run. */
 bool kernels_open_blas(char *sentence, size_t sentence_size, const char *library);
 
-/* From now on they are strict again. */
-void kernels_close_blas(void);
+/* From now on expf, tanhf, coshf, logf and powf are those of the platform's libm, in plain loops. Not while kernels
+ * run. */
+void kernels_use_platform(void);
+
+/* From now on the kernels are the level's own again, and strict. */
+void kernels_restore(void);
 
 /* Their level: "ref"; "sse2", "neon" or "vector16", which are vectors of 16 bytes on x86-64, aarch64 or another
  * processor; "avx2"; or "avx512". It is the best that this machine and build have, unless STARPULLM_SIMD in the
@@ -63,5 +66,6 @@ const struct caches *kernels_caches(void);
 /* From now on the blocks follow from these. Not while kernels run. */
 void kernels_fit_caches(const struct caches *caches);
 
-/* The kernels of a level of starpullm_simd_level_name(); NULL if there is no such level here. */
+/* The kernels of a level of starpullm_simd_level_name(), or of "platform": those of "ref" with the platform's libm.
+ * NULL if there is no such level here. */
 const struct kernels *kernels_of_level(const char *name);

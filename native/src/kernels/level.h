@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kernels/kernels.h"
-#include "kernels/libm.h"
 
 /* ---- What a core can do at most: multiplications and additions that wait for nothing and need no memory. It is the
  * limit that the matmuls are measured against. ---- */
@@ -28,10 +27,12 @@ struct peak {
 struct level {
     const char *name;
     struct kernels kernels;
-    libm_map *vector_libm[NUM_LIBM_FUNCTIONS]; /* NULL: none */
     struct peak peak;
     void (*fit_caches)(const struct caches *caches); /* NULL: it has no blocks */
 };
+
+/* Replaces the kernels that have an elementary function by those with the platform's (kernels/platform.c). */
+void kernels_override_platform(struct kernels *kernels);
 
 /* The loops of the level in use (kernels/select.c). */
 const struct peak *kernels_peak(void);

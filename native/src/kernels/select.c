@@ -17,8 +17,10 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct level levels[MAX_LEVELS]; /* ref first, then from narrow to wide vectors */
 static size_t num_levels;
 static const struct level *chosen;
-static const struct kernels *current; /* the chosen level's, or with_blas */
-static struct kernels with_blas;
+static const struct kernels *current; /* the chosen level's, or adapted */
+static struct kernels adapted;        /* those with some of a BLAS or of kernels/platform.c */
+static bool has_blas;
+static struct kernels with_platform; /* ref with those of kernels/platform.c */
 static struct caches caches;
 static char refusal[512]; /* of what the environment asks for */
 
@@ -38,13 +40,7 @@ extern const struct level LEVEL(STARPULLM_BASELINE), level_avx2, level_avx512;
 
 static void add_level(const struct level *level)
 {
-    struct level *added = &levels[num_levels++];
-    *added = *level;
-    /* On a libm whose bits the vector functions aren't known to have, the platform's are called. */
-    if (!libm_is_proven(LIBM_TANHF))
-        added->kernels.gelu_forward = gelu_forward_ref;
-    if (!libm_is_proven(LIBM_TANHF) || !libm_is_proven(LIBM_COSHF))
-        added->kernels.gelu_backward = gelu_backward_ref;
+    levels[num_levels++] = *level;
 }
 
 static void add_levels(void)
@@ -110,6 +106,8 @@ static void choose(void)
         refuse_level(name);
     }
     current = &chosen->kernels;
+    with_platform = level_ref.kernels;
+    kernels_override_platform(&with_platform);
     fit_caches();
 }
 
@@ -138,30 +136,43 @@ const struct kernels *kernels(void)
     return current;
 }
 
+static struct kernels *adapt(void)
+{
+    if (current != &adapted)
+        adapted = chosen->kernels;
+    current = &adapted;
+    return &adapted;
+}
+
 bool kernels_open_blas(char *sentence, size_t sentence_size, const char *library)
 {
     pthread_once(&once, choose);
     if (!blas_open(sentence, sentence_size, library))
         return false;
-    with_blas = chosen->kernels;
-    kernels_override_blas(&with_blas);
-    current = &with_blas;
+    kernels_override_blas(adapt());
+    has_blas = true;
     return true;
 }
 
-void kernels_close_blas(void)
+void kernels_use_platform(void)
 {
     pthread_once(&once, choose);
-    if (current != &with_blas)
-        return;
-    blas_close();
+    kernels_override_platform(adapt());
+}
+
+void kernels_restore(void)
+{
+    pthread_once(&once, choose);
+    if (has_blas)
+        blas_close();
+    has_blas = false;
     current = &chosen->kernels;
 }
 
 const char *starpullm_blas(void)
 {
     pthread_once(&once, choose);
-    return current == &with_blas ? blas_description() : "";
+    return has_blas ? blas_description() : "";
 }
 
 const char *kernels_level(void)
@@ -179,15 +190,10 @@ const char *starpullm_simd_level_name(size_t index)
 const struct kernels *kernels_of_level(const char *name)
 {
     pthread_once(&once, choose);
+    if (strcmp(name, "platform") == 0)
+        return &with_platform;
     const struct level *level = find_level(name);
     return level ? &level->kernels : NULL;
-}
-
-libm_map *libm_of_level(const char *name, enum libm_function function)
-{
-    pthread_once(&once, choose);
-    const struct level *level = find_level(name);
-    return level ? level->vector_libm[function] : NULL;
 }
 
 const struct peak *kernels_peak(void)

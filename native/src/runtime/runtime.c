@@ -142,6 +142,8 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
             "StarPU is running in this process but wasn't started by starpullm, expected it not to be running");
     TRY(check_runtime_options(options, topology));
     TRY(open_blas(options->blas_library));
+    if (options->platform_functions)
+        kernels_use_platform();
     if (options->offload && ranks->size > 1)
         return invalid_argument("offload: found %d ranks, expected one", ranks->size);
     if (options->offload)
@@ -155,7 +157,7 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
         .rank = ranks->rank,
         .ranks = ranks->size,
         .local_ranks = ranks->local_size,
-        .blas = options->blas_library != NULL,
+        .blas = options->blas_library || options->platform_functions,
         .memory_limit = options->offload ? options->memory_limit : 0,
         .offload_plan = (enum starpullm_offload_plan)options->offload_plan,
     };
@@ -184,7 +186,7 @@ static status create_locked(const struct starpullm_runtime_options *options)
     if (runtime->running)
         stop_starpu(runtime);
     disk_close();
-    kernels_close_blas();
+    kernels_restore();
     ranks_close();
     return code;
 }
@@ -224,7 +226,7 @@ static status destroy_locked(struct starpullm_runtime *runtime)
     stop_starpu(runtime);
     disk_close();
     ranks_close();
-    kernels_close_blas();
+    kernels_restore();
     return STARPULLM_OK;
 }
 

@@ -21,7 +21,7 @@ struct runtime_layout {
     int rank, ranks;
     int local_ranks;                          /* that share this machine */
     unsigned context;                         /* the scheduling context that tasks are submitted to */
-    bool blas;                                /* matmuls aren't strict */
+    bool blas;                                /* matmuls or elementary functions aren't strict */
     int64_t memory_limit;                     /* bytes of data, the others are on a disk; 0: all are in memory */
     enum starpullm_offload_plan offload_plan; /* with a limit */
 };

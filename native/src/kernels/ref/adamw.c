@@ -8,8 +8,8 @@ void adamw_update_ref(float *restrict params, float *restrict m, float *restrict
 {
     const struct share own = team_share(team, count, FLOATS_PER_LINE);
     const struct adamw_options o = *options;
-    const float correction1 = 1.0f - powf(o.beta1, (float)step);
-    const float correction2 = 1.0f - powf(o.beta2, (float)step);
+    const float correction1 = 1.0f - cr_powf(o.beta1, (float)step);
+    const float correction2 = 1.0f - cr_powf(o.beta2, (float)step);
     for (size_t i = own.begin; i < own.end; i++) {
         m[i] = o.beta1 * m[i] + (1.0f - o.beta1) * grads[i];
         v[i] = o.beta2 * v[i] + (1.0f - o.beta2) * grads[i] * grads[i];

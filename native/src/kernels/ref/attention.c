@@ -28,7 +28,7 @@ void attention_forward_ref(float *out, float *preatt, float *att, const float *q
         }
         float z = 0.0f;
         for (size_t t2 = 0; t2 <= t; t2++) {
-            a[t2] = expf(pre[t2] - mx);
+            a[t2] = cr_expf(pre[t2] - mx);
             z += a[t2];
         }
         const float r = z == 0.0f ? 0.0f : 1.0f / z;

@@ -8,7 +8,7 @@ void crossentropy_forward_ref(float *losses, const float *probs, const int32_t *
 {
     const struct share rows = team_share(team, N, FLOATS_PER_LINE);
     for (size_t n = rows.begin; n < rows.end; n++)
-        losses[n] = -logf(probs[n * Vp + (size_t)targets[n]]);
+        losses[n] = -cr_logf(probs[n * Vp + (size_t)targets[n]]);
 }
 
 void mean_loss_ref(float *mean, const float *losses, size_t N, float divisor, enum sum_start start, struct team team)

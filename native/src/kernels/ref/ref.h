@@ -4,6 +4,7 @@
  * A thread computes its share of the outermost independent outputs; nothing else here is about speed. */
 #pragma once
 
+#include "kernels/elementary/scalar.h"
 #include "kernels/kernels.h"
 
 #define KERNEL(name, parameters) void name##_ref parameters;

@@ -15,7 +15,7 @@ void softmax_forward_ref(float *probs, const float *logits, size_t N, size_t V, 
                 mx = l[v];
         float z = 0.0f;
         for (size_t v = 0; v < V; v++) {
-            p[v] = expf(l[v] - mx);
+            p[v] = cr_expf(l[v] - mx);
             z += p[v];
         }
         for (size_t v = 0; v < V; v++)

@@ -1,5 +1,4 @@
-/* The GELU activation in its tanh form: forward and backward. Only on a libm whose bits the vector functions are known
- * to have; kernels/select.c takes the reference kernels otherwise. */
+/* The GELU activation in its tanh form: forward and backward. */
 #include <math.h>
 
 #include "kernels/simd/kernels_simd.h"
@@ -22,7 +21,8 @@ SIMD_INLINE vector forward(vector x, float g)
 SIMD_INLINE vector backward(vector x, vector dout, float g)
 {
     const vector y = g * (x + cubic * x * x * x);
-    const vector th = vector_tanhf(y), ch = vector_coshf(y);
+    vector th;
+    const vector ch = vector_coshf_tanhf(&th, y);
     const vector se = 1.0f / (ch * ch);
     return (0.5f * (1.0f + th) + (x * 0.5f * se * g) * (1.0f + (3.0f * cubic) * x * x)) * dout;
 }

@@ -1,9 +1,8 @@
-/* Prototypes of this level's kernels, of its vector functions and of what they share; kernels.def says what the kernels
+/* Prototypes of this level's kernels and of what they share; kernels.def says what the kernels
  * mean. */
 #pragma once
 
 #include "kernels/kernels.h"
-#include "kernels/libm.h"
 #include "kernels/simd/vector.h"
 
 #define KERNEL(name, parameters) void SIMD_NAME(name) parameters;
@@ -14,15 +13,12 @@
 __typeof__(SIMD_NAME(attention_forward)) SIMD_NAME(attention_forward_unpacked);
 __typeof__(SIMD_NAME(attention_backward)) SIMD_NAME(attention_backward_unpacked);
 
-/* The functions of simd/math.h over arrays. */
-libm_map SIMD_NAME(map_expf), SIMD_NAME(map_tanhf), SIMD_NAME(map_coshf);
-
 /* ---- What several kernels use ---- */
 
 /* out[j,i] = in[i,j] of in (rows,columns), whose rows are ldin apart; out's are ldout apart. */
 void SIMD_NAME(transpose)(float *out, size_t ldout, const float *in, size_t ldin, size_t rows, size_t columns);
 
-/* e[i] = expf(x[i] - mx), mx being the largest of x and -10000. Returns the ordered sum of e from 0. e and x
+/* e[i] = cr_expf(x[i] - mx), mx being the largest of x and -10000. Returns the ordered sum of e from 0. e and x
  * don't overlap. `next` (count), if it isn't NULL, is prefetched. */
 float SIMD_NAME(softmax_exponentials)(float *e /* (count) */, const float *x /* (count) */, size_t count,
                                       const float *next);

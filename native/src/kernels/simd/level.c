@@ -21,9 +21,6 @@ const struct level SIMD_NAME(level) = {
 #define KERNEL(name, parameters) .name = SIMD_NAME(name),
 #include "kernels/kernels.def"
         },
-    .vector_libm = {[LIBM_EXPF] = SIMD_NAME(map_expf),
-                    [LIBM_TANHF] = SIMD_NAME(map_tanhf),
-                    [LIBM_COSHF] = SIMD_NAME(map_coshf)},
     .peak = {.strict = {[PEAK_CHAINS_ALONE] = {peak_chains, PEAK_CHAINS * LANES},
                         [PEAK_MICROKERNEL] = {SIMD_NAME(peak_microkernel), 2 * MR * NR}},
              .fused = {SIMD_NAME(peak_fused), 2 * PEAK_CHAINS * LANES}},

@@ -3,9 +3,6 @@
  * The ordered sum is a chain of dependent additions. Meanwhile the processor computes the next exponentials, which take
  * about as long; computing the sums of several rows at the same time was measured to be no faster. */
 
-#include <math.h>
-
-#include "kernels/libm.h"
 #include "kernels/simd/kernels_simd.h"
 #include "kernels/simd/math.h"
 
@@ -17,7 +14,7 @@ static inline vector larger(vector a, vector b)
 }
 
 /* The largest of x and -10000. Unlike a sum it may be taken in any order: a NaN is never larger, and a zero of either
- * sign gives the same expf(x - mx). */
+ * sign gives the same e^(x - mx). */
 static float largest(const float *x, size_t count)
 {
     enum { MANY = 4 }; /* independent comparisons */
@@ -74,18 +71,9 @@ static float exponentials(float *e, const float *x, float mx, size_t count, cons
     return sum_after(z, e + i, count - i);
 }
 
-/* The same on a libm whose bits the vector function isn't known to have. */
-static float platform_exponentials(float *e, const float *x, float mx, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        e[i] = expf(x[i] - mx);
-    return sum_after(0.0f, e, count);
-}
-
 float SIMD_NAME(softmax_exponentials)(float *e, const float *x, size_t count, const float *next)
 {
-    const float mx = largest(x, count);
-    return libm_is_proven(LIBM_EXPF) ? exponentials(e, x, mx, count, next) : platform_exponentials(e, x, mx, count);
+    return exponentials(e, x, largest(x, count), count, next);
 }
 
 void SIMD_NAME(softmax_forward)(float *probs /* (N,Vp) */, const float *logits /* (N,Vp) */, size_t N, size_t V,
