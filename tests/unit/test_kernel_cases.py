@@ -88,6 +88,15 @@ def test_some_scores_overflow_and_some_logits_are_all_very_small() -> None:
     assert 2 < sum(small) < 20
 
 
+def test_functions_have_arguments_between_the_ends_at_which_they_are_constant() -> None:
+    """Of ordinary values: e^x is denormal below -87, tanh 1 above 9, and cosh infinite above 89."""
+    scores = [np.abs(make_case("attention_forward", 1, n).arguments["qkv"].array()) for n in range(0, 96, 2)]
+    assert 5 < sum(8 < np.nanmax(values, initial=0) <= 16 for values in scores) < 30
+    for kernel in ("gelu_forward", "gelu_backward"):
+        inputs = [np.abs(make_case(kernel, 1, n).arguments["inp"].array()) for n in range(0, 96, 2)]
+        assert 5 < sum(8 < np.nanmax(values, initial=0) <= 16 for values in inputs) < 30
+
+
 def test_some_arrays_are_missing_and_no_others() -> None:
     """A kernel reads each of the others, as the bias of a layernorm."""
     missing = Counter(

@@ -192,11 +192,16 @@ def _adamw(draw: Draw) -> Sizes:
     return {"count": draw.count(), "options": options, "step": 1 + draw.below((20, 20_000_000)[draw.below(2)])}
 
 
-def _overflow_scores(draw: Draw, arguments: Arguments) -> None:
-    """Let scores overflow, seldom: all exponentials of a row may be 0 or NaN."""
-    if draw.below(8) == 0:
-        with np.errstate(all="ignore"):
-            arguments["qkv"].array()[...] *= np.float32(1e18)
+def _spread_scores(draw: Draw, arguments: Arguments) -> None:
+    """Let exponentials have all magnitudes, or let scores overflow: all exponentials of a row may be 0 or NaN."""
+    with np.errstate(all="ignore"):
+        arguments["qkv"].array()[...] *= np.float32((1e18, 8, 8, 1, 1, 1, 1, 1)[draw.below(8)])
+
+
+def _spread_inputs(draw: Draw, arguments: Arguments) -> None:
+    """Let more inputs have the magnitudes between which tanh becomes 1 and cosh overflows."""
+    with np.errstate(all="ignore"):
+        arguments["inp"].array()[...] *= np.float32((8, 1, 1, 1)[draw.below(4)])
 
 
 def _spoil_past_the_edge(draw: Draw, arguments: Arguments) -> None:
@@ -237,9 +242,9 @@ CASES: Final[dict[str, Cases]] = {
     "encoder_forward": Cases(40, _encoder_forward),
     "layernorm_forward": Cases(120, _layernorm),
     "matmul_forward": Cases(128, _matmul_forward, missing={"bias": 2}),
-    "attention_forward": Cases(96, _attention, _overflow_scores),
+    "attention_forward": Cases(96, _attention, _spread_scores),
     "residual_forward": Cases(40, _elements),
-    "gelu_forward": Cases(96, _elements),
+    "gelu_forward": Cases(96, _elements, _spread_inputs),
     "softmax_forward": Cases(128, _logits, _lower_logits),
     "crossentropy_forward": Cases(40, _logits),
     "mean_loss": Cases(40, _mean_loss),
@@ -249,7 +254,7 @@ CASES: Final[dict[str, Cases]] = {
     "layernorm_backward_input": Cases(120, _layernorm),
     "layernorm_backward_weight": Cases(120, _layernorm),
     "residual_backward": Cases(40, _elements),
-    "gelu_backward": Cases(96, _elements),
+    "gelu_backward": Cases(96, _elements, _spread_inputs),
     "attention_backward": Cases(96, _attention, _spoil_past_the_edge),
     "encoder_backward": Cases(64, _encoder_backward, missing={"dwpe": 4}),
     "gradient_add": Cases(40, _elements),
