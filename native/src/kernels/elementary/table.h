@@ -3,7 +3,9 @@
 
 #include <stdint.h>
 
-enum { ERROR_BITS = 8 }; /* fast.h's results have an error of at most 2^8 units in a double's last place: 2^-45 */
+/* fast.h's results have an error of less than 2^8 units in a double's last place, 2^-45 of them; the largest found,
+ * over one argument in 61, is 118 units. */
+enum { ERROR_BITS = 8 };
 
 /* The bits of 2^(j/32), less j << 47, which a whole k = 32n + j puts back and n on top of it. */
 static const uint64_t exp2_table[32] = {
