@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm import errors
-from starpullm.checks.bits import bits_of
 from starpullm.checks.references import ExpectedValues
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
 from starpullm.files.atomic import atomic_write
 from starpullm.golden.llmc import LlmcModel
-from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, split_layer, split_layers, tensor_digest
+from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, split_layer, step_results, tensor_digest
 from starpullm.processes import Comm
 from starpullm.processes.children import Child, Lost, Raised
 from starpullm.processes.endings import Completed
@@ -157,11 +156,7 @@ def _train(
         model.update(case, number + 1)
         report_phase("reading llm.c's tensors", number + 1)
         if not wanted:
-            groups = {
-                group: {name: tensor_digest(values) for name, values in split_layers(dict(model.tensors(group)))}
-                for group in TENSOR_GROUPS
-            }
-            steps.append({"mean_loss": float(loss), "mean_loss_bits": bits_of(loss), **groups})
+            steps.append(step_results(loss, {group: dict(model.tensors(group)) for group in TENSOR_GROUPS}))
     if wanted:
         name, layer = split_layer(wanted["tensor"])
         values = dict(model.tensors(wanted["group"]))[name]

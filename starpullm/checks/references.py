@@ -5,9 +5,11 @@ Records hold digests. For values the plain sequential model trains.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +39,15 @@ class ExpectedValues:
 
 @dataclass(frozen=True)
 class GoldenReference:
-    """A golden record, and its model, which the plain model can train."""
+    """A record, and its model, which the plain model can train."""
 
     record: GoldenRecord
     checkpoint: Path
-    name: ClassVar[str] = "golden record"
+
+    @property
+    def name(self) -> str:
+        """Name of the reference, for messages and reports."""
+        return self.record.origin
 
     def expected_values(self, step: int, group: str, tensor: str) -> ExpectedValues:
         """Return the values of a tensor, named like ``qkvw[1]``, after a step, from 0: those of the plain model.
@@ -52,11 +58,9 @@ class GoldenReference:
         digest = record.steps[step].digests[group][tensor]
         if num_parameters(record.model) > LIGHT_PARAMETERS:
             return ExpectedValues(None, "the record has a digest only, and the model is large for the plain one")
-        report_phase("training the plain model")
         model = plain_model(record, self.checkpoint)
-        for number in range(step + 1):
-            batch = generate_tokens(record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size)
-            model.step(*batch)
+        for _ in islice(plain_steps(record, model), step + 1):
+            pass
         name, layer = split_layer(tensor)
         values = model.tensor(group, name, layer)
         if tensor_digest(values) != digest:
@@ -99,3 +103,12 @@ def plain_model(record: GoldenRecord, checkpoint: Path) -> PlainModel:
     state = new_state(record.model, read_checkpoint(checkpoint).parameters)
     settings = Settings(record.learning_rate, (record.beta1, record.beta2), record.eps, record.weight_decay)
     return PlainModel(record.model, state, record.batch_size, record.seq_len, settings)
+
+
+def plain_steps(record: GoldenRecord, model: PlainModel) -> Iterator[np.float32]:
+    """Train the plain model with a record's tokens, and yield the mean loss after each step."""
+    for number in range(record.num_steps):
+        report_phase("training the plain model", number)
+        yield model.step(
+            *generate_tokens(record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size)
+        )

@@ -38,9 +38,7 @@ def command() -> None:
     help="Sizes of a model with this name; the options below replace some of them. llm.c calls gpt2 to gpt2-xl d12, "
     "d24, d36 and d48.",
 )
-@options.model_sizes(required=False)
-@click.option("--vocab", "vocab_size", type=int, metavar="V", help="Number of tokens in the vocabulary.")
-@click.option("--max-seq-len", type=int, metavar="maxT", help="Tokens of the longest sequence.")
+@options.model_sizes(otherwise="that of --config, or ")
 @click.option("--seed", type=click.IntRange(min=0), default=42, help="Seed of the random parameters.")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @click.argument("out", type=options.PATH)

@@ -47,7 +47,7 @@ def _word(name: str, words: Sequence[str], help: str) -> Decorator:
     return click.option(name, type=click.Choice(words), default=words[0], help=help)
 
 
-def _together(*options: Decorator) -> Decorator:
+def together(*options: Decorator) -> Decorator:
     """Return a decorator that adds several options, which --help shows in this order."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,7 +112,7 @@ blas_library = click.option(
     show_default="the first one found",
     help="CBLAS library: its path, or its name for the dynamic linker.",
 )
-limited_memory = _together(
+limited_memory = together(
     click.option(
         "--offload",
         type=PATH,
@@ -124,22 +124,23 @@ limited_memory = _together(
         "--offload-plan", OFFLOAD_PLANS, "What moves to the disk: by the order of a step, or what was used longest ago."
     ),
 )
-pipelines = _together(stages, schedule, gradient_buffers)
-settings = _together(sets, recompute, weight_gradients, pipelines, reduction, tiles)
-computing = _together(matmul, blas_library, limited_memory)
+pipelines = together(stages, schedule, gradient_buffers)
+settings = together(sets, recompute, weight_gradients, pipelines, reduction, tiles)
+computing = together(matmul, blas_library, limited_memory)
 
 report = click.option("--report", type=PATH, metavar="DIR", help="Folder for a page of the results, and their data.")
 
 
-def model_sizes(*, required: bool) -> Decorator:
-    """Return a decorator that adds options of the sizes: layers, heads, channels and the padded vocabulary."""
-    size = partial(click.option, type=int, required=required)
-    rounded = f"{'' if required else 'that of --config, or '}V rounded up to a multiple of 128, as in llm.c"
-    return _together(
+def model_sizes(longest: str | None = None, otherwise: str = "") -> Decorator:
+    """Return a decorator that adds options of a model's sizes; the texts say what two of them are by default."""
+    size = partial(click.option, type=int)
+    return together(
         size("--layers", "num_layers", metavar="L", help="Number of transformer blocks."),
         size("--heads", "num_heads", metavar="NH", help="Number of attention heads; has to divide the channels."),
         size("--channels", metavar="C", help="Number of channels."),
-        padded_vocab(rounded, "Number of rows of wte."),
+        padded_vocab(f"{otherwise}V rounded up to a multiple of 128, as in llm.c", "Number of rows of wte."),
+        size("--vocab", "vocab_size", metavar="V", help="Number of tokens in the vocabulary."),
+        size("--max-seq-len", metavar="maxT", show_default=longest, help="Tokens of the longest sequence."),
     )
 
 

@@ -1,4 +1,4 @@
-"""``starpullm parity``: compares training with golden records, or with a live llm.c, bit for bit."""
+"""``starpullm parity``: compares training with golden records, the plain model or a live llm.c, bit for bit."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from starpullm.checks.place import Place
 from starpullm.checks.recorded_run import MAX_RECORDED, MAX_RECORDED_PARAMETERS, record_steps
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.training import make_inputs
-from starpullm.commands import options
-from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, exit_status
+from starpullm.commands import options, sizes
+from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, exit_status, refuse_ranks
 from starpullm.commands.render import OUT, note, print_json, progress_bar
 from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.sizes import divisors
@@ -45,6 +45,7 @@ MAX_LINES = 16
     epilog=options.example(
         "starpullm parity tiny odd --partition 1x1 --partition 2x1 --sub-batches all",
         "mpirun -n 2 starpullm parity --sub-batches 2",
+        "starpullm parity --layers 3 --heads 4 --channels 48 --vocab 211 --batch-size 6 --seq-len 40 --steps 3",
     ),
 )
 @click.argument("record_files", metavar="[RECORD]...", nargs=-1, envvar="STARPULLM_RECORDS")
@@ -56,6 +57,8 @@ MAX_LINES = 16
 @options.repeated("--scheduler", "schedulers", default=[DEFAULT_SCHEDULER], metavar="NAME", help=options.SCHEDULER)
 @click.option("--full", is_flag=True, help="Without RECORD: also use the shipped record of the 124M model.")
 @options.computing
+@sizes.of_run
+@click.option("--write-inputs", type=options.PATH, metavar="FOLDER", help="Write the run of these sizes, and end.")
 @click.option(
     "--llmc-library",
     type=options.PATH,
@@ -71,20 +74,32 @@ def command(**values: Any) -> None:
     RECORD is a golden record: the name of one of the package (tiny, odd, small, deep, single, ragged, long, wide,
     gpt2-124m), or a file with hashes of all tensors that llm.c computed. By default all records of the package but
     gpt2-124m are used; those whose batch can't be cut into --sub-batches are left out. Every combination of the
-    repeated options is compared. Under mpirun, the ranks share the batch of a record, or with --stages the blocks
-    of its model. Activations aren't compared if --activation-sets, --recompute or --schedule lets them share memory,
-    nor the blocks' gradients if they are reused; nor any gradients if the plan of --offload drops them, which it
-    doesn't where activations are compared.
+    repeated options is compared. With --layers and the other sizes, a run of these sizes is compared instead with the
+    plain model, a sequential GPT-2 in one C file. Under mpirun, the ranks share the batch of a record, or with --stages
+    the blocks of its model. Activations aren't compared if --activation-sets, --recompute or --schedule lets them share
+    memory, nor the blocks' gradients if they are reused; nor any gradients if the plan of --offload drops them, which
+    it doesn't where activations are compared.
 
     Exit status: 0 if all bits are equal; 1 if some differ; 2 for bad usage or input, also if the ranks can share no
     record's batch; 3 if nothing can be compared, because a BLAS computes the matmuls.
     """
     run = SimpleNamespace(**values)
     results: list[Result] = []
-    with all_ranks() as comm, command_report(run.report, "starpullm parity", comm) as report:
+    if run.write_inputs:
+        refuse_ranks("one process writes inputs")
+        record = sizes.write_inputs(run, run.write_inputs)
+        OUT.print(f"{run.write_inputs}: {num_parameters(record.model)} parameters, tokens of {record.num_steps} steps")
+        return
+    with (
+        all_ranks() as comm,
+        command_report(run.report, "starpullm parity", comm) as report,
+        tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name,
+    ):
+        directory = Path(name)
         parts = number_of_pipelines(comm.Get_size() if comm else 1, run.stages)
+        own = [sizes.own_record(run, directory, comm)] if sizes.are_given() else []
         with failing_together(comm):
-            records = [find_record(name) for name in run.record_files]
+            records = own or [find_record(name) for name in run.record_files]
             plan, unfit = _plan(records, run.full, run.sub_batches, parts)
         if comm:
             check_same_options(comm, {f"SHA-256 of record {record.name}": sha256_of(record.path) for record, _ in plan})
@@ -93,11 +108,8 @@ def command(**values: Any) -> None:
             note(f"{entry.what} is left out: {entry.reason}")
         places = list(product(run.partitions, run.schedulers))
         steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
-        with (
-            tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name,
-            progress_bar(hidden=run.as_json) as progress,
-        ):
-            directory, bar = Path(name), progress.add_task("parity", total=steps)
+        with progress_bar(hidden=run.as_json) as progress:
+            bar = progress.add_task("parity", total=steps)
             for record, counts in plan:
                 checkpoint = make_inputs(record, directory)
                 llmc: Path | None = run.llmc_library

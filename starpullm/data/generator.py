@@ -59,11 +59,12 @@ def generate_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, N
 def generate_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> str:
     """Write the checkpoint of the generated model in pieces, and return the SHA-256 of the file in hex.
 
-    `FileError` is raised if the file can't be written; an existing one is then unchanged.
+    `FileError` is raised if there is no room for the file, or it can't be written; an existing one is then unchanged.
     """
-    digest = hashlib.sha256()
+    digest, header = hashlib.sha256(), checkpoint_header(config)
+    require_space(path, len(header) + FLOAT32.itemsize * num_parameters(config))
     with atomic_write(path) as file:
-        file.write(header := checkpoint_header(config))
+        file.write(header)
         digest.update(header)
         for number, (name, shape) in enumerate(parameter_shapes(config).items()):
             for chunk in _parameter_chunks(name, number, math.prod(shape), seed):

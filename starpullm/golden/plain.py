@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import LibraryNotFoundError
-from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.errors import InvalidArgumentError, LibraryNotFoundError
+from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
 from starpullm.golden.pointers import ActivationPointers, ParameterPointers
 from starpullm.golden.records import activation_shapes
+from starpullm.memory import available_memory
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
@@ -59,11 +61,17 @@ def new_state(config: ModelConfig, params: Mapping[str, Floats]) -> State:
 
 
 class PlainModel:
-    """A sequential trainer of whole batches (B, T); ``groups`` has its tensors as ``Trainer`` names them."""
+    """A sequential trainer of whole batches (B, T); ``groups`` has its tensors as ``Trainer`` names them.
+
+    `InvalidArgumentError` is raised if its tensors are larger than the available memory.
+    """
 
     def __init__(self, config: ModelConfig, state: State, batch_size: int, seq_len: int, settings: Settings) -> None:
         self.config, self.batch_size, self.seq_len, self.settings = config, batch_size, seq_len, settings
         shapes = activation_shapes(config, batch_size, seq_len)
+        needed, available = 8 * sum(map(math.prod, shapes.values())) + 16 * num_parameters(config), available_memory()
+        if 0 < available < needed:
+            raise InvalidArgumentError(f"the plain model needs {needed} bytes of memory, {available} are available")
         params, m, v, self.updates = state.copy()
         grads = _zeros(parameter_shapes(config))
         acts, dacts = _zeros(shapes), _zeros(shapes)

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.errors import FormatError, InvalidArgumentError
-from starpullm.files.header import StrPath
+from starpullm.files.header import INT32_MAX, StrPath
 from starpullm.files.json_reader import JsonNode, read_json
 from starpullm.files.model import INT64_MAX, UNLAYERED_PARAMETERS, ModelConfig, parameter_shapes
 
@@ -62,7 +62,8 @@ class GoldenRecord:
     """A model, tokens and settings of AdamW, and what llm.c computed with them.
 
     ``seed`` is the number of the generated model and tokens (see `starpullm.data`), whose SHA-256 in hex are
-    ``checkpoint_sha256`` and ``tokens_sha256`` (of all steps together).
+    ``checkpoint_sha256`` and ``tokens_sha256`` (of all steps together). ``origin`` names in messages where the
+    results are from.
     """
 
     path: Path
@@ -79,6 +80,7 @@ class GoldenRecord:
     checkpoint_sha256: str
     tokens_sha256: str
     steps: tuple[GoldenStep, ...]
+    origin: str
 
     @classmethod
     def load(cls, path: StrPath, *, with_results: bool = True) -> GoldenRecord:
@@ -94,7 +96,7 @@ class GoldenRecord:
             model = ModelConfig(**sizes)
         except InvalidArgumentError as error:
             raise FormatError(f"{where}, key config: {error}") from None
-        num_steps = config.child("steps").integer(maximum=_MAX_STEPS)
+        num_steps = config.child("steps").integer(1, _MAX_STEPS)
         steps = (GoldenStep(math.nan, "", {}),) * num_steps
         if with_results:
             steps = tuple(_step(node, model) for node in root.child("steps").items())
@@ -105,18 +107,23 @@ class GoldenRecord:
                 f"{where}: was made with a platform's libm, expected correctly rounded functions (docs/numerics.md); "
                 "starpullm parity takes sizes as options instead"
             )
-        return cls(
+        record = cls(
             path=where,
             name=config.child("name").text(),
             seed=config.child("seed").integer(maximum=INT64_MAX),
             model=model,
             batch_size=config.child("batch_size").integer(minimum=1),
-            seq_len=config.child("seq_len").integer(minimum=1),
+            seq_len=config.child("seq_len").integer(1, model.max_seq_len),
             **{name: config.child(name).number() for name in SETTINGS},
             checkpoint_sha256=root.child("checkpoint_sha256").hex(_SHA256_DIGITS),
             tokens_sha256=root.child("tokens_sha256").hex(_SHA256_DIGITS),
             steps=steps,
+            origin=root.child("origin").text() if "origin" in root.mapping() else "golden record",
         )
+        tokens = 2 * record.batch_size * record.seq_len * num_steps
+        if tokens > INT32_MAX:
+            raise FormatError(f"{where}, key config: expected at most {INT32_MAX} tokens in all, found {tokens}")
+        return record
 
     @property
     def num_steps(self) -> int:
@@ -199,6 +206,14 @@ def split_layers(
         else:
             for layer, part in enumerate(array):
                 yield layer_name(name, layer), part
+
+
+def step_results(loss: np.float32, groups: Mapping[str, Mapping[str, NDArray[np.float32]]]) -> dict[str, Any]:
+    """Return the results of a step as a record's file has them; ``groups`` have the layer dimension first."""
+    digests = {
+        group: {name: tensor_digest(values) for name, values in split_layers(groups[group])} for group in TENSOR_GROUPS
+    }
+    return {"mean_loss": float(loss), "mean_loss_bits": f"{loss.view(np.uint32):08x}", **digests}
 
 
 def _step(node: JsonNode, model: ModelConfig) -> GoldenStep:

@@ -40,6 +40,18 @@ def test_golden_records(ranks: int, name: str, sub_batches: int, last_line: str)
     assert [report.stdout for rank, report in run.reports.items() if rank > 0] == [""] * (ranks - 1)
 
 
+def test_own_sizes() -> None:
+    """Rank 0 trains the plain model for both, and its sentence is the only one."""
+    sizes = "--layers 2 --heads 1 --channels 8 --vocab 9 --batch-size 4 --seq-len 5 --steps 2 --sub-batches 2".split()
+    run = run_cli(2, "parity", *sizes)
+    assert run.reports[0].stdout.splitlines()[-1] == "parity: 380 tensors over 2 steps, 0 differ"
+    command = [sys.executable, "-m", "starpullm.commands", "parity", *sizes, "--learning-rate", "1e30"]
+    outcome = run_job(Job(command, TIME_LIMIT, 2))
+    assert isinstance(outcome, ExitedWith)
+    assert outcome.status == 2
+    assert "rank 0: step 1: found the loss nan, expected a finite one" in outcome.stderr
+
+
 def test_nothing_to_compare_is_refused() -> None:
     """No shipped record's batch can be shared by five ranks: that is bad usage, and no success."""
     outcome = run_job(Job([sys.executable, "-m", "starpullm.commands", "parity"], TIME_LIMIT, 5))

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
-from starpullm.checks.bits import bits_of
 from starpullm.checks.execution_order import execution_order
 from starpullm.checks.training import make_inputs
 from starpullm.data.generator import generate_tokens, generated_tokens_sha256
@@ -28,13 +27,12 @@ from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkp
 from starpullm.files.model import ModelConfig
 from starpullm.golden.plain import PlainModel, Settings, new_state
 from starpullm.golden.records import (
-    TENSOR_GROUPS,
     GoldenRecord,
     layer_name,
     shipped_record,
     split_layer,
     split_layers,
-    tensor_digest,
+    step_results,
 )
 from starpullm.runtime import Runtime
 from starpullm.trace import AccessMode, HandleInfo, Trace
@@ -220,11 +218,7 @@ def write_record(directory: Path) -> tuple[GoldenRecord, Path]:
     content["tokens_sha256"] = generated_tokens_sha256(tiny.seed, steps, **sizes, vocab_size=tiny.model.vocab_size)
     for number in range(steps):
         loss = trainer.step(*generate_tokens(tiny.seed, number, **sizes, vocab_size=tiny.model.vocab_size))
-        groups: dict[str, Any] = {}
-        for group in TENSOR_GROUPS:
-            tensors: dict[str, Floats] = getattr(trainer.model, group)
-            groups[group] = {name: tensor_digest(values) for name, values in tensors.items()}
-        content["steps"].append({"mean_loss": float(loss), "mean_loss_bits": bits_of(loss), **groups})
+        content["steps"].append(step_results(loss, trainer.model.plain.groups))
     path = directory / "strict.json"
     path.write_text(json.dumps(content))
     return GoldenRecord.load(path), checkpoint

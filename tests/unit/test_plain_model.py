@@ -6,9 +6,8 @@ pytest runs it. With STARPULLM_LLMC_LIB, llm.c itself is trained too.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
+import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,18 +16,19 @@ import numpy as np
 import pytest
 
 from starpullm.checks.llmc import train_llmc
-from starpullm.data.generator import generate_checkpoint, generate_parameters, generate_tokens
-from starpullm.golden.plain import Settings
-from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, shipped_record, tensor_digest
+from starpullm.checks.references import plain_model, plain_steps
+from starpullm.checks.training import make_inputs
+from starpullm.data.generator import generate_parameters, generate_tokens
+from starpullm.golden.records import GoldenRecord, shipped_record, step_results
 
-from .plain_trainer import SETTINGS, Model
+from .plain_trainer import Model
 
 F32 = np.float32
 TINY = shipped_record("tiny")
 
 
-def new_model(record: GoldenRecord, batch_size: int, seq_len: int, settings: Settings = SETTINGS) -> Model:
-    return Model(record.model, dict(generate_parameters(record.model, record.seed)), batch_size, seq_len, settings)
+def new_model(record: GoldenRecord, batch_size: int, seq_len: int) -> Model:
+    return Model(record.model, dict(generate_parameters(record.model, record.seed)), batch_size, seq_len)
 
 
 def test_a_tree_adds_the_gradients_of_parts() -> None:
@@ -63,19 +63,12 @@ def test_a_tree_of_five_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "odd", "small", "deep", "single", "ragged"])
 def test_every_digest_is_that_of_llmc(name: str, tmp_path: Path) -> None:
+    """The plain model, the records and, if there is one, a live llm.c: all three have the same results."""
     record = shipped_record(name)
-    live = os.environ.get("STARPULLM_LLMC_LIB")
-    expected: Sequence[dict[str, Any]] = [
-        {"mean_loss_bits": step.mean_loss_bits, **step.digests} for step in record.steps
-    ]
-    if live:
-        generate_checkpoint(tmp_path / "model.bin", record.model, record.seed)
-        expected = train_llmc(Path(live), record, tmp_path / "model.bin")
-    settings = Settings(record.learning_rate, (record.beta1, record.beta2), record.eps, record.weight_decay)
-    model = new_model(record, record.batch_size, record.seq_len, settings)
-    for number, step in enumerate(expected):
-        batch = generate_tokens(record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size)
-        assert model.step(*batch).tobytes()[::-1].hex() == step["mean_loss_bits"]
-        for group in TENSOR_GROUPS:
-            found = {of: tensor_digest(values) for of, values in getattr(model, group).items()}
-            assert found == step[group], f"step {number}, {group}"
+    checkpoint = make_inputs(record, tmp_path)
+    model = plain_model(record, checkpoint)
+    expected = json.loads(record.path.read_text())["steps"]
+    for loss, step in zip(plain_steps(record, model), expected, strict=True):
+        assert step_results(loss, model.groups) == step
+    if live := os.environ.get("STARPULLM_LLMC_LIB"):
+        assert train_llmc(Path(live), record, checkpoint) == expected
