@@ -75,8 +75,8 @@ def show_distance(libraries: list[Path], record: GoldenRecord, directory: Path) 
         different = [name for name, found in distances.items() if found]
         furthest = max(distance for (group, _), distance in distances.items() if group == "params")
         print(
-            f"{record.name}, {step + 1} steps: {len(different)} of {len(distances)} tensors differ, "
-            f"parameters by at most {furthest:.0f} ULPs of their tensor's largest, loss {losses[0]:.9g} and {losses[1]:.9g}"
+            f"{record.name}, {step + 1} steps: {len(different)} of {len(distances)} tensors differ, parameters by "
+            f"at most {furthest:.0f} ULPs of their largest element, loss {losses[0]:.9g} and {losses[1]:.9g}"
         )
 
 

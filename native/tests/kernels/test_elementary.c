@@ -212,7 +212,29 @@ static uint32_t draw(void)
     return (uint32_t)(drawn >> 32);
 }
 
-/* Pairs whose power is neither 0 nor infinity for certain, and ties, which are powers of small numbers. */
+/* All arguments at which fast.h alone would be wrong; of those that are symmetric the positive one. */
+static void try_hard(void)
+{
+    const float of_tanh[] = {0x1.78c0cap-10f, 0x1.86fbc4p-10f, 0x1.f93eaep-10f, 0x1.2d5c5cp-6f, 0x1.a83722p-6f};
+    const float of_log[] = {0x1.bacb4ap+25f, 0x1.b121a6p+76f, 0x1.6351d8p+95f};
+    for (size_t i = 0; i < sizeof of_tanh / sizeof *of_tanh; i++) {
+        try(TANHF, of_tanh[i], 0.0f);
+        try(TANHF, -of_tanh[i], 0.0f);
+    }
+    for (size_t i = 0; i < sizeof of_log / sizeof *of_log; i++)
+        try(LOGF, of_log[i], 0.0f);
+    try(COSHF, 0x1.c12a5p-5f, 0.0f);
+}
+
+/* Whole powers that 64 bits hold, ties among them: what the conversion of an integer rounds. */
+static void try_whole_powers(void)
+{
+    for (uint64_t x = 1; x < 8192; x++)
+        for (uint64_t n = 1, power = x; n < 5; n++, power *= x)
+            compare("powf", cr_powf((float)x, (float)n), (float)power, (float)x, (float)n);
+}
+
+/* Pairs whose power is neither 0 nor infinity for certain, and powers of small numbers, some of them ties. */
 static void try_pairs(uint64_t count)
 {
     const float exponents[] = {2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 0.5f, 1.5f, 2.5f, 0.25f, -1.0f, -2.0f, -0.5f};
@@ -259,6 +281,8 @@ int main(int argc, char **argv)
     printf("expf, tanhf, coshf, logf, one argument in %" PRIu64 ": %llu compared\n", every, compared);
     try_betas(every);
     try_pairs(every > 1 ? 100000 : 50000000);
+    try_hard();
+    try_whole_powers();
     try_special_values();
     printf("with powf: %llu compared, %llu wrong, %llu for MPFR\n", compared, wrong, undecided);
     return wrong != 0;

@@ -1,10 +1,8 @@
 /* The elementary functions where rounding needs more digits than double has: in a pair of doubles, a value and its
- * error, 106 bits together. Plain scalar C, without a branch on anything but the argument, for the few arguments that
- * kernels/elementary/fast.h can't decide.
+ * error, 106 bits together. It is for the few arguments that kernels/elementary/fast.h can't decide.
  *
  * Products are split by Dekker's method, sums by Knuth's (Numerische Mathematik 18, 1971; The Art of Computer
- * Programming 2, 4.2.2): nothing here needs a fused multiply-add, and one that a compiler puts in changes no result,
- * because what is rounded at the end is the exact value. */
+ * Programming 2, 4.2.2). They need no fused multiply-add, and none that a compiler puts in: -ffp-contract=off. */
 #pragma once
 
 #include <float.h>
