@@ -196,6 +196,15 @@ prepare_slurm() {
     prepare_tests "the tests of ci/slurm" "${packages[@]}"
 }
 
+prepare_systems() {
+    [[ $COMMAND == tox ]] || return 0
+    local packages=()
+    command -v musl-gcc >/dev/null || packages+=(musl-tools)
+    command -v aarch64-linux-gnu-gcc >/dev/null || packages+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
+    command -v qemu-aarch64 >/dev/null || packages+=(qemu-user)
+    prepare_tests "the tests with other systems" "${packages[@]}"
+}
+
 # Only in a container that starts no services: elsewhere a server would listen on the machine's own network from then on.
 prepare_hosts() {
     [[ $COMMAND == tox && $EUID == 0 && -x /usr/sbin/policy-rc.d && ! -d /run/systemd/system ]] || return 0
@@ -255,6 +264,7 @@ main() {
     prepare_browser
     prepare_slurm
     prepare_hosts
+    prepare_systems
     prepare_starpu
     [[ -n $COMMAND ]] || return 0
     prepare_python

@@ -1,4 +1,4 @@
-/* Calls kernels as standard input says, and writes what they leave in their arguments, for test_neon.py. */
+/* Calls kernels as standard input says, and writes what they leave in their arguments, for test_cross.py. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
