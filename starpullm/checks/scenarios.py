@@ -12,8 +12,11 @@ from starpullm.checks.place import Workplace, environment
 from starpullm.checks.result import Finding, Result
 from starpullm.scenario.story import LEVELS, SIMD_VARIABLE, Story, draw, tell
 
-STORIES, OVER_RANKS = 12, 3
-"""Number of stories of a case, which take 8 to 13 s (2 cores, AMD EPYC, 2026-11-26)."""
+STORIES, OVER_RANKS = 4, 3
+"""Number of stories of a case, which take 3 to 5 s (2 cores, AMD EPYC, 2026-11-28); the suite's limit is 60 s."""
+
+PARTS = 3
+"""Number of cases of a SIMD level, on one rank."""
 
 
 @check
@@ -32,14 +35,16 @@ class Scenarios(Check):
     needs = Needs(Where.ALONE, counts_allocations=True)
 
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
-        """Yield a case for the chosen SIMD level, mostly the machine's best, and one for the plain kernels."""
-        yield from (Case(what=level or "best", seed=asked.seed) for level in LEVELS)
+        """Yield cases for the chosen SIMD level, mostly the machine's best, and as many for the plain kernels."""
+        parts = range(1, 1 + (PARTS if ranks == 1 else 1))
+        yield from (Case(what=f"{level or 'best'}-{part}", seed=asked.seed) for level in LEVELS for part in parts)
 
     def run(self, place: Workplace, case: Case) -> Result:  # type: ignore[override]
         """Tell the stories of seeds from the case's on."""
         ranks = place.comm.Get_size() if place.comm else 1
-        count = STORIES if ranks == 1 else OVER_RANKS
-        first = len(LEVELS) * count * (case.seed - 1) + ["best", "ref"].index(case.what)
+        count, parts = (STORIES, PARTS) if ranks == 1 else (OVER_RANKS, 1)
+        level, _, part = case.what.partition("-")
+        first = len(LEVELS) * count * (parts * (case.seed - 1) + int(part) - 1) + ["best", "ref"].index(level)
         stories = [draw(first + number * len(LEVELS), ranks) for number in range(count)]
         with environment(**of_level(stories[0].simd)):
             return self.of(place, stories)

@@ -24,6 +24,7 @@ from starpullm.checks.isolation import Pool
 from starpullm.checks.kernels.cases import CASES
 from starpullm.checks.place import run_check
 from starpullm.checks.result import Outcome, Result
+from starpullm.checks.scenarios import PARTS
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
@@ -288,8 +289,8 @@ def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 def scenarios(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Tell the suite's stories."""
-    for level in ("best", "ref"):
-        yield from laboratory.alone(name, Case(what=level, seed=SEED))
+    for level, part in itertools.product(("best", "ref"), range(1, PARTS + 1)):
+        yield from laboratory.alone(name, Case(what=f"{level}-{part}", seed=SEED))
 
 
 def offloading(laboratory: Laboratory, name: str) -> Iterator[Catch]:
