@@ -16,9 +16,9 @@ environment with tox and starpullm in it, and runs COMMAND there (for tox: witho
 It can be run again at any time and does only what is missing. On Debian and Ubuntu, as root or with passwordless sudo, it
 installs missing packages; everything else it makes goes into .cache/ of this checkout, the logs into .cache/logs/.
 
-StarPU 1.4.10 or newer (older than 1.5), with parallel workers and MPI, is taken from the first of:
+StarPU 1.4.10 or newer (older than 1.6), with MPI, is taken from the first of:
   STARPU_PREFIX   if set: an installed StarPU. It has to be usable.
-  pkg-config      the module starpu-1.4
+  pkg-config      the module starpu-1.4 or starpu-1.5
   .cache/starpu   what an earlier run has built
   STARPU_SOURCE   if set: a StarPU source directory or tarball, which is built into .cache/starpu
   the source package of the distribution (Debian: of testing, then of unstable), which is built into .cache/starpu

@@ -2,7 +2,7 @@
 # native/cmake/FindStarPU.cmake looks in the same places, in the same order, with the same conditions.
 # shellcheck shell=bash
 
-STARPU_NEEDED="StarPU 1.4.10 or newer, older than 1.5, configured with --enable-parallel-worker and MPI"
+STARPU_NEEDED="StarPU 1.4.10 or newer, older than 1.6, configured with MPI"
 STARPU_CACHE=$CACHE/starpu
 STARPU_WORK=$CACHE/starpu-build
 
@@ -35,7 +35,7 @@ STARPU_FOUND_VERSION=
 STARPU_REFUSED=()
 
 starpu_version_ok() {
-    [[ $1 =~ ^1\.4\.([0-9]+)$ ]] && ((BASH_REMATCH[1] >= 10))
+    [[ $1 =~ ^1\.([45])\.([0-9]+)$ ]] && ((BASH_REMATCH[1] == 5 || BASH_REMATCH[2] >= 10))
 }
 
 # The number after "#define STARPU_<NAME>" in a starpu_config.h; nothing if it isn't defined.
@@ -45,16 +45,14 @@ starpu_config_value() {
 
 # starpu_check INCLUDE_DIR LIBRARY_DIR: 0 and the version on stdout, or 1 and the reason.
 starpu_check() {
-    local config=$1/starpu_config.h version
-    [[ -r $config && -r $1/starpu.h ]] || { echo "no StarPU 1.4 headers (starpu.h, starpu_config.h) in $1"; return 1; }
+    local config=$1/starpu_config.h api=${1##*/} version
+    [[ -r $config && -r $1/starpu.h ]] || { echo "no StarPU headers (starpu.h, starpu_config.h) in $1"; return 1; }
     version=$(starpu_config_value "$config" MAJOR_VERSION).$(starpu_config_value "$config" MINOR_VERSION)
     version+=.$(starpu_config_value "$config" RELEASE_VERSION)
     starpu_version_ok "$version" || { echo "$1 is of version $version"; return 1; }
-    [[ $(starpu_config_value "$config" PARALLEL_WORKER) == 1 ]] ||
-        { echo "$1 is version $version without parallel workers (no STARPU_PARALLEL_WORKER in its starpu_config.h)"; return 1; }
-    [[ -r $2/libstarpu-1.4.so || -r $2/libstarpu-1.4.dylib ]] || { echo "no libstarpu-1.4 shared library in $2"; return 1; }
-    [[ -r $1/starpu_mpi.h && ( -r $2/libstarpumpi-1.4.so || -r $2/libstarpumpi-1.4.dylib ) ]] ||
-        { echo "$1 is version $version without StarPU-MPI (no starpu_mpi.h, or no libstarpumpi-1.4 in $2)"; return 1; }
+    [[ -r $2/libstarpu-$api.so || -r $2/libstarpu-$api.dylib ]] || { echo "no libstarpu-$api shared library in $2"; return 1; }
+    [[ -r $1/starpu_mpi.h && ( -r $2/libstarpumpi-$api.so || -r $2/libstarpumpi-$api.dylib ) ]] ||
+        { echo "$1 is version $version without StarPU-MPI (no starpu_mpi.h, or no libstarpumpi-$api in $2)"; return 1; }
     echo "$version"
 }
 
@@ -69,11 +67,17 @@ starpu_try() {
     fi
 }
 
+# StarPU's folder of headers below a prefix: the first that is there of 1.4 and 1.5, or else 1.4.
+starpu_include_dir() {
+    local dir=$1/include/starpu
+    if [[ -e $dir/1.5 && ! -e $dir/1.4 ]]; then echo "$dir/1.5"; else echo "$dir/1.4"; fi
+}
+
 # The library directory below a prefix: lib, lib64 or Debian's lib/<architecture>.
 starpu_library_dir() {
     local dir
     for dir in "$1"/lib "$1"/lib64 "$1"/lib/*-linux-gnu*; do
-        [[ -e $dir/libstarpu-1.4.so || -e $dir/libstarpu-1.4.dylib ]] && break
+        compgen -G "$dir/libstarpu-1.[45].*" >/dev/null && break
         dir=$1/lib
     done
     echo "$dir"
@@ -86,21 +90,23 @@ starpu_recipe() {
 
 # 0 and STARPU_FOUND if there is a usable StarPU. STARPU_PREFIX, when set, is the only place that counts.
 starpu_find() {
+    local api
     STARPU_FOUND='' STARPU_REFUSED=()
     if [[ -n ${STARPU_PREFIX:-} ]]; then
         starpu_try "STARPU_PREFIX" "$STARPU_PREFIX" \
-            "$STARPU_PREFIX/include/starpu/1.4" "$(starpu_library_dir "$STARPU_PREFIX")" ||
+            "$(starpu_include_dir "$STARPU_PREFIX")" "$(starpu_library_dir "$STARPU_PREFIX")" ||
             fail "STARPU_PREFIX is not usable: ${STARPU_REFUSED[0]#*: }; needed: $STARPU_NEEDED" "$STARPU_ADVICE"
         return
     fi
-    if pkg-config --exists starpu-1.4 2>/dev/null; then
-        starpu_try "pkg-config" "$(pkg-config --variable=prefix starpu-1.4)" \
-            "$(pkg-config --variable=includedir starpu-1.4)/starpu/1.4" \
-            "$(pkg-config --variable=libdir starpu-1.4)" && return
-    fi
+    for api in 1.4 1.5; do
+        pkg-config --exists "starpu-$api" 2>/dev/null || continue
+        starpu_try "pkg-config" "$(pkg-config --variable=prefix "starpu-$api")" \
+            "$(pkg-config --variable=includedir "starpu-$api")/starpu/$api" \
+            "$(pkg-config --variable=libdir "starpu-$api")" && return
+    done
     if [[ -e $STARPU_CACHE ]]; then
         if [[ $(cat "$STARPU_CACHE/recipe" 2>/dev/null) == "$(starpu_recipe)" ]]; then
-            starpu_try ".cache/starpu" "$STARPU_CACHE" "$STARPU_CACHE/include/starpu/1.4" "$STARPU_CACHE/lib" && return
+            starpu_try ".cache/starpu" "$STARPU_CACHE" "$(starpu_include_dir "$STARPU_CACHE")" "$STARPU_CACHE/lib" && return
         else
             STARPU_REFUSED+=(".cache/starpu: built with other options or for another directory")
         fi
@@ -246,7 +252,8 @@ starpu_configure() {
     mkdir "$STARPU_WORK/build"
     cd "$STARPU_WORK/build"
     # Debian's patches leave Makefile.am newer than Makefile.in: the autotools must not start over (nor be needed).
-    ../source/configure --prefix="$STARPU_CACHE" "${STARPU_OPTIONS[@]}" ACLOCAL=: AUTOCONF=: AUTOHEADER=: AUTOMAKE=:
+    # StarPU 1.5 has parallel workers only with its OpenMP runtime, which 1.4 has by default.
+    ../source/configure --prefix="$STARPU_CACHE" "${STARPU_OPTIONS[@]}" --enable-openmp ACLOCAL=: AUTOCONF=: AUTOHEADER=: AUTOMAKE=:
 }
 
 starpu_compile() {
@@ -257,7 +264,7 @@ starpu_compile() {
 starpu_install() {
     local staged=$STARPU_WORK/root$STARPU_CACHE
     make -C "$STARPU_WORK/build" install DESTDIR="$STARPU_WORK/root"
-    starpu_check "$staged/include/starpu/1.4" "$staged/lib"
+    starpu_check "$(starpu_include_dir "$staged")" "$staged/lib"
     starpu_recipe >"$staged/recipe"
     [[ ! -e $STARPU_CACHE ]] || mv "$STARPU_CACHE" "$STARPU_WORK/replaced"
     mv "$staged" "$STARPU_CACHE"

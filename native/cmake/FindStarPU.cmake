@@ -1,14 +1,13 @@
 # Finds a StarPU that this project can use. The main CMakeLists.txt calls it; ci/starpu.sh looks in the same places, in the
 # same order, with the same conditions.
 #
-# Places: STARPU_PREFIX (CMake variable, then environment variable; when set it is the only one), pkg-config's starpu-1.4,
-# <checkout>/.cache/starpu.
+# Places: STARPU_PREFIX (CMake variable, then environment variable; when set it is the only one), pkg-config's starpu-1.4
+# and starpu-1.5, <checkout>/.cache/starpu.
 #
 # Result:
 #   StarPU::starpu       the library and its headers, with hwloc's
 #   StarPU::mpi          likewise with StarPU-MPI; MPI itself (MPI::MPI_C) has to be added
 #   StarPU_FOUND StarPU_VERSION StarPU_PREFIX StarPU_INCLUDE_DIR StarPU_LIBRARY StarPU_MPI_LIBRARY
-#   StarPU_MAX_SCHED_CTXS    scheduling contexts that this build allows; two are StarPU's, each parallel worker takes one
 #
 # Nothing of it goes into the CMake cache, so that an incremental build notices another StarPU.
 
@@ -23,30 +22,36 @@ function(_starpu_config_value text name result)
     endif()
 endfunction()
 
+# StarPU's folder of headers below a prefix's: the first that is there of 1.4 and 1.5, or else 1.4.
+set(_starpu_apis 1.4 1.5)
+function(_starpu_include_dir folder result)
+    set(${result} "${folder}/starpu/1.4" PARENT_SCOPE)
+    if(EXISTS "${folder}/starpu/1.5" AND NOT EXISTS "${folder}/starpu/1.4")
+        set(${result} "${folder}/starpu/1.5" PARENT_SCOPE)
+    endif()
+endfunction()
+
 # Takes the StarPU with these directories if it is usable, else adds the reason to _starpu_refused.
 function(_starpu_try place prefix include_dir library_dir)
     set(reason "")
     set(version "")
-    find_library(library NAMES starpu-1.4 PATHS "${library_dir}" NO_DEFAULT_PATH NO_CACHE)
-    find_library(mpi_library NAMES starpumpi-1.4 PATHS "${library_dir}" NO_DEFAULT_PATH NO_CACHE)
+    get_filename_component(api "${include_dir}" NAME)
+    find_library(library NAMES starpu-${api} PATHS "${library_dir}" NO_DEFAULT_PATH NO_CACHE)
+    find_library(mpi_library NAMES starpumpi-${api} PATHS "${library_dir}" NO_DEFAULT_PATH NO_CACHE)
     if(NOT EXISTS "${include_dir}/starpu_config.h" OR NOT EXISTS "${include_dir}/starpu.h")
-        set(reason "no StarPU 1.4 headers (starpu.h, starpu_config.h) in ${include_dir}")
+        set(reason "no StarPU headers (starpu.h, starpu_config.h) in ${include_dir}")
     else()
         file(READ "${include_dir}/starpu_config.h" config)
         _starpu_config_value("${config}" MAJOR_VERSION major)
         _starpu_config_value("${config}" MINOR_VERSION minor)
         _starpu_config_value("${config}" RELEASE_VERSION release)
         set(version "${major}.${minor}.${release}")
-        _starpu_config_value("${config}" PARALLEL_WORKER parallel_worker)
-        _starpu_config_value("${config}" NMAX_SCHED_CTXS max_sched_ctxs)
-        if(version VERSION_LESS 1.4.10 OR version VERSION_GREATER_EQUAL 1.5)
+        if(version VERSION_LESS 1.4.10 OR version VERSION_GREATER_EQUAL 1.6)
             set(reason "${include_dir} is of version ${version}")
-        elseif(NOT parallel_worker STREQUAL "1")
-            set(reason "${include_dir} is version ${version} without parallel workers (no STARPU_PARALLEL_WORKER in its starpu_config.h)")
         elseif(NOT library)
-            set(reason "no libstarpu-1.4 shared library in ${library_dir}")
+            set(reason "no libstarpu-${api} shared library in ${library_dir}")
         elseif(NOT mpi_library OR NOT EXISTS "${include_dir}/starpu_mpi.h")
-            set(reason "${include_dir} is version ${version} without StarPU-MPI (no starpu_mpi.h, or no libstarpumpi-1.4 in ${library_dir})")
+            set(reason "${include_dir} is version ${version} without StarPU-MPI (no starpu_mpi.h, or no libstarpumpi-${api} in ${library_dir})")
         endif()
     endif()
     if(reason)
@@ -58,12 +63,11 @@ function(_starpu_try place prefix include_dir library_dir)
     set(StarPU_PREFIX "${prefix}" PARENT_SCOPE)
     set(StarPU_INCLUDE_DIR "${include_dir}" PARENT_SCOPE)
     set(StarPU_LIBRARY "${library}" PARENT_SCOPE)
-    set(StarPU_MAX_SCHED_CTXS "${max_sched_ctxs}" PARENT_SCOPE)
     set(StarPU_MPI_LIBRARY "${mpi_library}" PARENT_SCOPE)
 endfunction()
 
 set(_starpu_refused "")
-foreach(_starpu_variable VERSION PREFIX INCLUDE_DIR LIBRARY MAX_SCHED_CTXS MPI_LIBRARY)
+foreach(_starpu_variable VERSION PREFIX INCLUDE_DIR LIBRARY MPI_LIBRARY)
     set(StarPU_${_starpu_variable} "")
 endforeach()
 
@@ -74,15 +78,18 @@ endif()
 
 if(_starpu_prefix)
     file(GLOB _starpu_library_dirs "${_starpu_prefix}/lib" "${_starpu_prefix}/lib64" "${_starpu_prefix}/lib/*-linux-gnu*")
-    _starpu_try("STARPU_PREFIX" "${_starpu_prefix}" "${_starpu_prefix}/include/starpu/1.4" "${_starpu_library_dirs}")
+    _starpu_include_dir("${_starpu_prefix}/include" _starpu_includedir)
+    _starpu_try("STARPU_PREFIX" "${_starpu_prefix}" "${_starpu_includedir}" "${_starpu_library_dirs}")
 else()
     if(PkgConfig_FOUND)
-        pkg_get_variable(_starpu_prefix starpu-1.4 prefix)
-        pkg_get_variable(_starpu_includedir starpu-1.4 includedir)
-        pkg_get_variable(_starpu_libdir starpu-1.4 libdir)
-        if(_starpu_includedir)
-            _starpu_try("pkg-config" "${_starpu_prefix}" "${_starpu_includedir}/starpu/1.4" "${_starpu_libdir}")
-        endif()
+        foreach(_starpu_api ${_starpu_apis})
+            pkg_get_variable(_starpu_prefix starpu-${_starpu_api} prefix)
+            pkg_get_variable(_starpu_includedir starpu-${_starpu_api} includedir)
+            pkg_get_variable(_starpu_libdir starpu-${_starpu_api} libdir)
+            if(_starpu_includedir AND NOT StarPU_LIBRARY)
+                _starpu_try("pkg-config" "${_starpu_prefix}" "${_starpu_includedir}/starpu/${_starpu_api}" "${_starpu_libdir}")
+            endif()
+        endforeach()
     endif()
     if(NOT StarPU_LIBRARY)
         get_filename_component(_starpu_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.cache/starpu" REALPATH)
@@ -91,7 +98,8 @@ else()
             file(STRINGS "${_starpu_prefix}/recipe" _starpu_recipe LIMIT_COUNT 1)
         endif()
         if(_starpu_recipe STREQUAL _starpu_prefix)
-            _starpu_try(".cache/starpu" "${_starpu_prefix}" "${_starpu_prefix}/include/starpu/1.4" "${_starpu_prefix}/lib")
+            _starpu_include_dir("${_starpu_prefix}/include" _starpu_includedir)
+            _starpu_try(".cache/starpu" "${_starpu_prefix}" "${_starpu_includedir}" "${_starpu_prefix}/lib")
         elseif(EXISTS "${_starpu_prefix}")
             list(APPEND _starpu_refused ".cache/starpu: built for another directory")
         endif()
@@ -107,7 +115,7 @@ include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(StarPU
     REQUIRED_VARS StarPU_LIBRARY StarPU_INCLUDE_DIR
     VERSION_VAR StarPU_VERSION
-    REASON_FAILURE_MESSAGE "needed is StarPU 1.4.10 or newer, older than 1.5, configured with --enable-parallel-worker and MPI.
+    REASON_FAILURE_MESSAGE "needed is StarPU 1.4.10 or newer, older than 1.6, configured with MPI.
     ${_starpu_refused}
     Run ci/bootstrap.sh, which builds one, or set STARPU_PREFIX to an installed one.")
 

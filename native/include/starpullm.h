@@ -61,7 +61,7 @@ struct starpullm_machine_info { /* its texts last until the thread's next call *
     const char *simd_level;               /* of the kernels in use */
     const char *starpu_version;           /* of the StarPU that is loaded */
     int32_t starpu_max_workers;           /* CPU workers that StarPU was built for */
-    int32_t starpu_max_contexts;          /* its scheduling contexts; a worker of several threads needs one */
+    int32_t starpu_max_contexts;          /* a worker of several threads needs one; 0: it has no such workers */
     int32_t starpu_max_nodes;             /* memory nodes that StarPU was built for */
     size_t l2_cache;                      /* bytes, a hardware thread's share: matmuls' blocks follow */
 };

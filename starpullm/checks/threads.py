@@ -63,7 +63,8 @@ class Threads(Check):
             cores = len(own_cores())
             if comm is None:
                 _check_processor(statements)
-            for partition in ("1x1", "2x1", "1x2") if cores > 1 else ("1x1",):
+            of_two = ("2x1", "1x2") if machine_info().starpu_max_contexts else ("2x1",)
+            for partition in ("1x1", *of_two) if cores > 1 else ("1x1",):
                 _check_threads(statements, place, partition, cores)
             _check_guest(statements, comm, signals)
         with environment(HWLOC_SYNTHETIC="numa:1 core:3 pu:1"):

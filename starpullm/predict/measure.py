@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from starpullm.binding.library import find_library, starpu_limits
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.model import ModelConfig
 from starpullm.machine import count_cores
@@ -28,7 +29,7 @@ from starpullm.trace import Trace
 from starpullm.traces.merge import is_kernel
 
 _PLACEMENTS = (("1x1", 1), ("2x1", 1), ("1x2", 1), ("1x1", 2))
-"""Partitions and ranks that predictions are compared on, as far as the machine has the cores."""
+"""Partitions and ranks that predictions are compared on, if machine and StarPU have such workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +70,10 @@ def measured_costs(config: ModelConfig, workload: Workload, checkpoint: Path, ti
 
 def record_placements(workload: Workload, checkpoint: Path, time_limit: float) -> Iterator[Recorded]:
     """Record the workload's sub-batches in each placement that this machine has cores for; errors as above."""
+    contexts = starpu_limits(find_library()).max_contexts
     for partition, ranks in _PLACEMENTS:
         size = Partition.parse(partition)
-        if size.workers * size.threads * ranks <= count_cores():
+        if (size.threads == 1 or contexts) and size.workers * size.threads * ranks <= count_cores():
             yield record_steps(_here(workload, partition, ranks), checkpoint, time_limit)
 
 

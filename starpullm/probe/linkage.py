@@ -74,8 +74,8 @@ def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: P
         return f"{name}: found StarPU {starpu.version} ({starpu.library}), {own}"
     if _is_static(Path(find_program(name))):
         return f"{name}: is statically linked, so it can't load the probe, expected a program that uses libstarpu"
-    library = starpu_of(name)
-    if (library and "/libstarpu-1.4." not in library) or "_probe.so' can not be loaded" in ending.stderr:
+    library, of_minor = starpu_of(name), f"/libstarpu-{own_starpu()[0].rpartition('.')[0]}."
+    if (library and of_minor not in library) or "_probe.so' can not be loaded" in ending.stderr:
         return f"{name}: found {library or 'a StarPU'}, which can't load the probe, {own}"
     if (launcher := launcher_of(command)) and ending.status != 0:
         said = _what_it_said(ending.stderr, slice(3 * _SAID))

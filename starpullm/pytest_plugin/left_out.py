@@ -65,5 +65,7 @@ def not_chosen(options: Options) -> Iterator[LeftOut]:
     if machine["cores"] > machine["starpu_max_workers"]:
         most = machine["starpu_max_workers"]
         yield LeftOut(f"partitions of more than {most} workers", f"StarPU was built for at most {most} workers")
+    if not machine["starpu_max_contexts"]:
+        yield LeftOut("partitions of workers of several threads", "StarPU was built without parallel workers")
     if "all" not in options.chosen_sub_batches:
         yield LeftOut("other numbers of sub-batches", "not chosen; --starpullm-sub-batches all takes every number")

@@ -336,6 +336,10 @@ class Options:
                     f"{label}: found {text}, which needs {needed} cores, expected at most {cores}: this machine has no "
                     "more"
                 )
+            if text != "all" and Partition.parse(text).threads > 1 and not self.machine["starpu_max_contexts"]:
+                raise pytest.UsageError(
+                    f"{label}: found {text}, expected workers of one thread: this StarPU has no parallel workers"
+                )
         try:
             for name in self.schedulers:
                 _one_of(name, self.machine["schedulers"])

@@ -18,6 +18,8 @@ from starpullm.machine import count_cores, full_partitions, handle_bytes, own_co
         (8, 128, 10, ("1x8", "2x4", "4x2", "8x1")),
         # Workers of several threads need a context each; 32x4 and 64x2 would be refused.
         (128, 128, 10, ("1x128", "2x64", "4x32", "8x16", "128x1")),
+        # Without parallel workers.
+        (8, 128, 0, ("8x1",)),
         (128, 64, 10, ("1x64", "2x32", "4x16", "8x8", "64x1")),
     ],
 )

@@ -50,6 +50,10 @@ static status check_partition(const struct starpullm_runtime_options *options, c
         return refuse_cores(options, topology);
     if (T == 1)
         return STARPULLM_OK;
+    if (!features.max_contexts)
+        return invalid_argument("partition %dx%d: this StarPU was built without parallel workers, expected workers of "
+                                "one thread, or a StarPU configured with --enable-parallel-worker",
+                                W, T);
     /* OpenMP would bind the threads to other cores than StarPU does, and the workers would wait for each other for
      * ever. */
     if (team_binds_threads())

@@ -24,11 +24,30 @@ const char *runtime_starpu_version(void)
     return version;
 }
 
+#ifdef STARPU_PARALLEL_WORKER
+#define CONTEXTS STARPU_NMAX_SCHED_CTXS
+#else /* no partition needs them: check.c */
+#define CONTEXTS 0
+#define starpu_parallel_worker_init(object, of_number, number, ...) ((void)(number), NULL)
+#define starpu_parallel_worker_shutdown(workers) ((void)(workers))
+#endif
+
+struct starpu_parallel_worker_config *parallel_workers_start(int workers)
+{
+    return starpu_parallel_worker_init(HWLOC_OBJ_MACHINE, STARPU_PARALLEL_WORKER_NB, workers,
+                                       STARPU_PARALLEL_WORKER_TYPE, STARPU_PARALLEL_WORKER_OPENMP, 0);
+}
+
+void parallel_workers_stop(struct starpu_parallel_worker_config *workers)
+{
+    starpu_parallel_worker_shutdown(workers);
+}
+
 struct runtime_features runtime_features(void)
 {
     return (struct runtime_features){
         .max_workers = STARPU_MAXCPUS,
-        .max_contexts = STARPU_NMAX_SCHED_CTXS,
+        .max_contexts = CONTEXTS,
         .max_nodes = STARPU_MAXNODES,
     };
 }
@@ -37,4 +56,4 @@ struct runtime_features runtime_features(void)
 #define TEXT(words) #words
 #define LIMITS(workers, contexts) "starpullm: StarPU of " TEXT(workers) " workers, " TEXT(contexts) " contexts"
 
-__attribute__((used)) static const char limits[] = LIMITS(STARPU_MAXCPUS, STARPU_NMAX_SCHED_CTXS);
+__attribute__((used)) static const char limits[] = LIMITS(STARPU_MAXCPUS, CONTEXTS);

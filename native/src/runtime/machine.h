@@ -26,9 +26,12 @@ const char *runtime_starpu_version(void);
 
 /* What the StarPU that this was built against can do. */
 struct runtime_features {
-    int max_workers, max_contexts, max_nodes;
+    int max_workers, max_contexts, max_nodes; /* no contexts: without parallel workers */
 };
 struct runtime_features runtime_features(void);
+
+struct starpu_parallel_worker_config *parallel_workers_start(int workers); /* NULL: it has failed */
+void parallel_workers_stop(struct starpu_parallel_worker_config *workers);
 
 /* ---- check.c ---- */
 

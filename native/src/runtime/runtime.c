@@ -88,8 +88,8 @@ static status start_starpu(const struct starpullm_runtime_options *options, cons
     struct starpu_conf conf;
     starpu_conf_init(&conf);
     conf.precedence_over_environment_variables = 1;
+    starpu_conf_noworker(&conf);
     conf.ncpus = threads;
-    conf.ncuda = conf.nhip = conf.nopencl = conf.nmax_fpga = conf.nmpi_ms = conf.ntcpip_ms = 0;
     conf.sched_policy_name = options->scheduler;
     conf.catch_signals = 0; /* they are the application's */
     conf.will_use_mpi = ranks->size > 1;
@@ -116,8 +116,7 @@ static status start_parallel_workers(struct starpullm_runtime *runtime)
     const int W = runtime->layout.workers, T = runtime->layout.threads_per_worker;
     if (T == 1)
         return STARPULLM_OK;
-    runtime->parallel_workers = starpu_parallel_worker_init(
-        HWLOC_OBJ_MACHINE, STARPU_PARALLEL_WORKER_NB, W, STARPU_PARALLEL_WORKER_TYPE, STARPU_PARALLEL_WORKER_OPENMP, 0);
+    runtime->parallel_workers = parallel_workers_start(W);
     if (!runtime->parallel_workers)
         return runtime_failure("partition %dx%d: StarPU could not make %d parallel workers", W, T, W);
     runtime->layout.context = starpu_sched_ctx_get_context();
@@ -127,7 +126,7 @@ static status start_parallel_workers(struct starpullm_runtime *runtime)
 static void stop_starpu(struct starpullm_runtime *runtime)
 {
     if (runtime->parallel_workers)
-        starpu_parallel_worker_shutdown(runtime->parallel_workers);
+        parallel_workers_stop(runtime->parallel_workers);
     runtime->parallel_workers = NULL;
     starpu_shutdown();
     runtime->running = false;
