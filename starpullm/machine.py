@@ -20,6 +20,17 @@ from starpullm.files.header import sha256_of
 _LARGE_HANDLE = 8 << 10
 """Bytes; a StarPU that is built for 16 memory nodes takes less."""
 
+_DEFECTIVE, _UNRELEASED = ("1.4.10", "1.4.11", "1.4.12", "1.4.99"), "1.4.99"
+"""Versions of StarPU that have `_DEFECTS`; the last is what its branch starpu-1.4 and its master call themselves."""
+
+_DEFECTS = {
+    "3e50feece and d8af13220 of 2026-02-27": "workers of several threads can wait for ever: set a time limit",
+    "c0e4dbf6f and 502a40fcb of 2026-05-06": "with offload, prefetched memory isn't given up later, which costs time",
+    "f2d115112 of 2026-05-06": "with offload, a thread that reads a tensor waits until a worker serves the disk",
+    "a13135e1e of 2026-08-06": "a handle that a task names twice may be prefetched wrongly; no task here does that",
+}
+"""The commits of the branch that mend something, and what is wrong without them."""
+
 
 def machine_info() -> Any:
     """Return what the library says of the machine and of StarPU, as its struct."""
@@ -30,15 +41,19 @@ def machine_info() -> Any:
 
 def loaded_libraries() -> dict[str, str]:
     """Return the name and SHA-256 of the libraries that results come from, as far as /proc says which they are."""
-    machine_info()  # loads them
-    mapped: set[str] = set()
-    with suppress(OSError):
-        mapped = set(re.findall(r"/.*/lib(?:starpullm|starpu|mpi|m)[-.].*", Path("/proc/self/maps").read_text("utf-8")))
     hashes = {}
-    for path in sorted(mapped):
+    for path in _mapped("starpullm|starpu|starpumpi|mpi|m"):
         with suppress(FileError):  # it has been replaced since it was loaded
             hashes[Path(path).name] = sha256_of(path)
     return hashes
+
+
+def _mapped(names: str) -> list[str]:
+    """Return the paths of libraries that are loaded, by a regular expression of their names; none without /proc."""
+    machine_info()  # loads them
+    with suppress(OSError):
+        return sorted(set(re.findall(rf"/.*/lib(?:{names})[-.].*", Path("/proc/self/maps").read_text("utf-8"))))
+    return []
 
 
 def processor() -> str:
@@ -70,11 +85,12 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("starpullm", "{version}, {library}".format(**machine)),
         ("compiler", "{compiler}, {build_type}, {compiler_flags}".format(**machine)),
-        ("StarPU", "{starpu_version} in {starpu_prefix}".format(**machine)),
+        ("StarPU", "{starpu_version}, {starpu_library}".format(**machine)),
         (
             "StarPU's features",
             f"at most {machine['starpu_max_workers']} workers, "
-            f"{machine['starpu_max_contexts']} scheduling contexts, {machine['starpu_max_nodes']} memory nodes: "
+            f"{machine['starpu_max_contexts'] or 'no'} scheduling contexts for workers of several threads, "
+            f"{machine['starpu_max_nodes']} memory nodes: "
             f"{machine['starpu_handle_bytes'] / 1024:.1f} KiB a data handle",
         ),
         ("schedulers", ", ".join(machine["schedulers"])),
@@ -109,6 +125,7 @@ def inspect_machine() -> dict[str, Any]:
         **_copied(machine, "starpu_version", "starpu_max_workers", "starpu_max_contexts", "starpu_max_nodes"),
         **_copied(machine, "processor", "cores", "processing_units", "numa_nodes", "simd_level", "l2_cache"),
         "library": str(find_library()),
+        "starpu_library": next(iter(_mapped("starpu")), prototypes.text(build.starpu_prefix)),
         "starpu_built_against": prototypes.text(build.starpu_version),
         "starpu_handle_bytes": handle_bytes(machine.starpu_max_nodes),
         "schedulers": list(prototypes.names("scheduler_name")),
@@ -217,9 +234,12 @@ def _notes(machine: Any, environment: str) -> Iterator[str]:
         yield f"floating-point environment of this thread: {environment}; kernels set their own"
     if machine.synthetic:
         yield "the topology is synthetic: threads aren't bound, and measured times mean nothing"
-    if prototypes.text(machine.starpu_version) == "1.4.10":
+    if not machine.starpu_max_contexts:
         yield (
-            "StarPU 1.4.10 has two known deadlocks with parallel workers (T > 1), corrected on its branch starpu-1.4: "
-            "run such jobs under a time limit. It may also prefetch a handle wrongly if a task names it twice, which "
-            "no task here does"
+            "this StarPU was built without parallel workers, so workers have one thread each; --enable-parallel-worker "
+            "configures it with them"
         )
+    version = prototypes.text(machine.starpu_version)
+    unless = ", unless its sources have them, which its version doesn't tell" if version == _UNRELEASED else ""
+    for commits, defect in _DEFECTS.items() if version in _DEFECTIVE else ():
+        yield f"StarPU {version}: {defect}; mended by {commits} on its branch starpu-1.4{unless}"

@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def test_doctor() -> None:
     run = run_cli("doctor", environment=TWO_CORES).check()
     lines = dict(line.split(maxsplit=1) for line in run.stdout.splitlines())
     assert re.match(r"\d+\.\d+\.\d+, /.", lines["starpullm"])
-    assert re.match(r"1\.4\.\d+ in /.", lines["StarPU"])
+    assert re.match(r"1\.4\.\d+, /.*/libstarpu-1.4.so", lines["StarPU"])
     assert "lws" in lines["schedulers"].split(", ")
     assert lines["topology"] == "2 cores, 2 processing units, 1 NUMA nodes (HWLOC_SYNTHETIC)"
     assert lines["partitions"] == "1x2, 2x1"
@@ -79,9 +80,18 @@ def test_doctor_json() -> None:
     assert machine["partitions"] == ["1x2", "2x1"]
     assert machine["float_environment"] == ""
     assert {"compiler", "build_type", "starpu_prefix", "processor", "simd_level", "mpirun"} <= machine.keys()
-    assert any("deadlocks with parallel workers" in finding["sentence"] for finding in machine["findings"])
+    assert Path(machine["starpu_library"]).is_file()
+    assert any("3e50feece and d8af13220" in finding["sentence"] for finding in machine["findings"])
     assert any("synthetic" in finding["sentence"] for finding in machine["findings"])
     assert run.stderr == ""
+
+
+def test_doctor_shows_the_starpu_that_is_loaded(tmp_path: Path) -> None:
+    built = Path(json.loads(run_cli("doctor", "--json").check().stdout)["starpu_library"])
+    other = tmp_path / built.name.rpartition(".0.0")[0]  # its SONAME
+    shutil.copy(built, other)
+    run = run_cli("doctor", "--json", environment={"LD_LIBRARY_PATH": str(tmp_path)}).check()
+    assert json.loads(run.stdout)["starpu_library"] == str(other)
 
 
 def measure_a_handle() -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
+from starpullm.machine import inspect_machine
 from starpullm.processes.endings import Completed, ExitedWith, Job, JobEnding
 from starpullm.processes.job import run_job
 
@@ -50,6 +52,19 @@ def test_own_sizes() -> None:
     assert isinstance(outcome, ExitedWith)
     assert outcome.status == 2
     assert "rank 0: step 1: found the loss nan, expected a finite one" in outcome.stderr
+
+
+def test_ranks_that_load_another_starpu(tmp_path: Path) -> None:
+    """They are told, and compute the same."""
+    built = Path(inspect_machine()["starpu_library"])
+    (tmp_path / built.name).write_bytes(built.read_bytes() + b"\0")
+    (tmp_path / built.name.rpartition(".0.0")[0]).symlink_to(built.name)  # its SONAME
+    on_rank_1 = f'[ "$OMPI_COMM_WORLD_RANK" = 0 ] || export LD_LIBRARY_PATH={tmp_path}; exec "$0" "$@"'
+    command = ["sh", "-c", on_rank_1, sys.executable, "-m", "starpullm.commands", "parity", "tiny"]
+    run = run_job(Job(command, TIME_LIMIT, 2)).completed()
+    assert run.reports[0].stdout.splitlines()[-1] == "parity: 570 tensors over 3 steps, 0 differ"
+    said = rf"note: other libraries on some ranks: {built.name} is \w{{16}} on rank 0 and \w{{16}} on rank 1\n"
+    assert re.search(said, run.stderr), run
 
 
 def test_nothing_to_compare_is_refused() -> None:

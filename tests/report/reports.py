@@ -34,6 +34,7 @@ MACHINE = {
     "starpu_version": "1.4.10",
     "starpu_built_against": "1.4.10",
     "starpu_prefix": "/opt/starpu",
+    "starpu_library": "/opt/starpu/lib/libstarpu-1.4.so.9.0.0",
     "starpu_max_workers": 64,
     "starpu_max_contexts": 10,
     "starpu_max_nodes": 8,
