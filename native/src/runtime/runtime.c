@@ -59,7 +59,8 @@ static void choose_cores(struct starpu_conf *conf, bool *unbound, const struct t
 }
 
 /* StarPU's limit is in MiB and read when it starts; disk_register() makes it exact. With T > 1 StarPU 1.4 aborts
- * when it fetches the data of a task that is ready ("Prefetching was already requested"), as it has two contexts. */
+ * when it fetches the data of a task that is ready ("Prefetching was already requested"), as it has two contexts. A
+ * plan fetches them itself; StarPU 1.5 aborts when data end of which it counts a fetch that it has cancelled twice. */
 static status extend_environment(const struct starpullm_runtime_options *options, bool unbound)
 {
     static char limit[64], numa_limit[64], no_numa[] = "STARPU_USE_NUMA=0", no_prefetch[] = "STARPU_PREFETCH=0",
@@ -70,7 +71,7 @@ static status extend_environment(const struct starpullm_runtime_options *options
     char *const none[] = {NULL};
     char *offload[] = {limit, numa_limit, no_numa, NULL, NULL, NULL};
     int length = 3;
-    if (options->threads_per_worker > 1)
+    if (options->threads_per_worker > 1 || options->offload_plan == STARPULLM_OFFLOAD_AHEAD)
         offload[length++] = no_prefetch;
     if (options->offload_plan == STARPULLM_OFFLOAD_AHEAD) /* the plan says what is written early */
         offload[length] = no_tidying;
