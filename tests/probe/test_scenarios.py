@@ -155,7 +155,7 @@ def test_a_crash(scenarios: Path) -> None:
 def test_starpus_assertion(scenarios: Path, name: str) -> None:
     text = "\n".join(probe(scenarios, name).lines())
     assert "the program was ended by SIGABRT" in text
-    assert "is not initialized, it cannot be read" in text
+    assert "is not initialized, it cannot be read" in text or "src_node_mask != 0" in text  # of StarPU 1.5
 
 
 def test_a_hang(scenarios: Path) -> None:
@@ -225,11 +225,11 @@ def test_a_static_program(tmp_path: Path) -> None:
 def test_another_version_of_starpu(scenarios: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe asks the StarPU of the program for its version; here a library before it answers."""
     source, library = tmp_path / "version.c", tmp_path / "version.so"
-    source.write_text("void starpu_get_version(int *a, int *b, int *c) { *a = 1; *b = 4; *c = 99; }\n")
+    source.write_text("void starpu_get_version(int *a, int *b, int *c) { *a = 1; *b = 4; *c = 98; }\n")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
     monkeypatch.setenv("LD_PRELOAD", str(library))
     sentence = refusal([str(scenarios), "right"])
-    assert "found StarPU 1.4.99 (" in sentence
+    assert "found StarPU 1.4.98 (" in sentence
     assert "), expected 1.4." in sentence
 
 
