@@ -117,7 +117,7 @@ def llmc_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
     directory = tmp_path_factory.mktemp("llmc")
     source = CHECKOUT / "tests" / "native" / "llmc_stand_in.c"
     options = "-std=gnu11 -O2 -ffp-contract=off -fPIC -shared -Wall -Werror -Wno-unused-function".split()
-    options.append(f"-I{CHECKOUT / 'native'}")
+    options += [f"-I{CHECKOUT / 'native'}", f"-I{CHECKOUT / 'native' / 'src'}"]
 
     @cache
     def compile_with(*defects: str) -> Path:

@@ -81,6 +81,9 @@ class Runtime(Resource):
     blas_library
         With ``"blas"``: a CBLAS (OpenBLAS, MKL, BLIS, ...), by its path or its name for the dynamic linker, such
         as ``openblas``; None: the first that is found (``starpullm doctor`` shows it).
+    platform_functions
+        Whether expf, tanhf, coshf, logf and powf are the platform's libm's, in plain loops, and not the library's own,
+        which are correctly rounded. Then no result is strict: it is for comparison with an llm.c that calls libm.
     offload, memory_limit
         A folder on a disk, and the most bytes of trainers' data in memory, as a number or a text such as ``12G``: data
         that aren't used move to a file without a name in the folder. The bits are the same. On one rank, and not with
@@ -115,6 +118,7 @@ class Runtime(Resource):
         *,
         matmul: str = MATMULS[0],
         blas_library: str | os.PathLike[str] | None = None,
+        platform_functions: bool = False,
         offload: str | os.PathLike[str] | None = None,
         memory_limit: int | str | None = None,
         offload_plan: str = OFFLOAD_PLANS[0],
@@ -122,7 +126,7 @@ class Runtime(Resource):
         self.comm = comm if comm is not None and comm.Get_size() > 1 else None
         self.rank = self.comm.Get_rank() if self.comm else 0
         self.ranks = self.comm.Get_size() if self.comm else 1
-        self.scheduler = scheduler
+        self.scheduler, self.platform_functions = scheduler, platform_functions
         self._blocks: CommonBlocks | None = None
         self._handle = structs.Handle("runtime")
         check_launcher()
@@ -130,13 +134,14 @@ class Runtime(Resource):
             _check_home()
             library = _blas_to_open(matmul, blas_library)
             self.partition = Partition.parse(partition) if isinstance(partition, str) else partition
-            options = structs.new(
+            self._options = structs.new(
                 "runtime_options",
                 workers=prototypes.integer("partition, workers", self.partition.workers, 32),
                 threads_per_worker=prototypes.integer("partition, threads per worker", self.partition.threads, 32),
                 scheduler=prototypes.c_string("scheduler", scheduler),
                 communicator=prototypes.communicator(self.comm.py2f() if self.comm else None),
                 blas_library=None if library is None else prototypes.c_string("blas_library", library),
+                platform_functions=platform_functions,
                 offload=None if offload is None else prototypes.c_string("offload", offload),
                 memory_limit=0 if memory_limit is None else _limit(memory_limit),
                 offload_plan=place_of("offload_plan", offload_plan, OFFLOAD_PLANS),
@@ -144,7 +149,7 @@ class Runtime(Resource):
         self.drops = offload is not None and offload_plan == OFFLOAD_PLANS[0]
         """Whether gradients and activations are dropped after their last use, without ``keep_activations``."""
         with self._creating():
-            prototypes.call("runtime_create", options, self._handle.address)
+            prototypes.call("runtime_create", self._options, self._handle.address)
             if self.comm:
                 self._blocks = CommonBlocks(self.comm)
             workers = self.partition.workers
@@ -164,6 +169,13 @@ class Runtime(Resource):
         """
         return Offloaded(*prototypes.results("runtime_offloaded", self._handle))
 
+    def restart(self, *, platform_functions: bool) -> None:
+        """Start again with these functions, unless it has them; `StateError` is raised if trainers are open."""
+        if platform_functions != self.platform_functions:
+            prototypes.call("runtime_destroy", self._handle.address)
+            self._options.platform_functions = self.platform_functions = platform_functions
+            prototypes.call("runtime_create", self._options, self._handle.address)
+
     def _destroy(self) -> None:
         prototypes.call("runtime_destroy", self._handle.address)
         if self._blocks is not None:
@@ -177,6 +189,7 @@ class Runtime(Resource):
         state = "closed" if self.closed else "running"
         rank = f", rank {self.rank} of {self.ranks}" if self.comm else ""
         matmul = "" if self.matmul == "strict" else f", matmuls by {self.matmul}"
+        matmul += ", functions of the platform" if self.platform_functions else ""
         return f"<Runtime {self.partition} {self.scheduler}{rank}{matmul}, {state}>"
 
 

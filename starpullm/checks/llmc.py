@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm import errors
+from starpullm.checks.functions import Compared, compare_pass, compare_update, uses_platform
 from starpullm.checks.references import ExpectedValues
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
@@ -38,18 +39,19 @@ class LlmcReference:
     """What llm.c computed on this machine; for values of tensors it is run again.
 
     ``case`` is the record whose model (``checkpoint``), tokens and settings were used. ``record`` is what llm.c
-    computed with them, in the form of a golden record.
+    computed with them, in the form of a golden record. With ``platform_functions`` it calls the platform's libm.
     """
 
     library: Path
     case: GoldenRecord
     checkpoint: Path
     record: GoldenRecord
+    platform_functions: bool = False
 
     @property
     def name(self) -> str:
         """Name of the reference, for messages and reports."""
-        return f"llm.c in {self.library}"
+        return f"llm.c in {self.library}" + (", functions: the platform's libm" if self.platform_functions else "")
 
     def expected_values(self, step: int, group: str, tensor: str) -> ExpectedValues:
         """Run llm.c again up to a step and return a tensor's values."""
@@ -77,7 +79,9 @@ class LlmcReference:
         return same.count(False), len(same)
 
     def _doubt(self) -> str:
-        """Return a phrase on whether this llm.c has the golden record's bits."""
+        """Return a phrase on whether this llm.c has the golden record's bits; empty if it needn't."""
+        if self.platform_functions:
+            return ""
         different, _ = self.differences()
         if not different:
             return ", which has the golden record's bits"
@@ -120,13 +124,17 @@ def _reference(library: Path, record: GoldenRecord, checkpoint: Path, directory:
         }
         with atomic_write(path) as file:
             file.write(json.dumps(content).encode())
-    return LlmcReference(library, record, checkpoint, GoldenRecord.load(path))
+    *_, last = json.loads(path.read_text("utf-8"))["steps"]
+    return LlmcReference(library, record, checkpoint, GoldenRecord.load(path), last["platform_functions"])
 
 
 def train_llmc(
     library: Path, record: GoldenRecord, checkpoint: Path, wanted: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Run llm.c in a child process and return the steps; with ``wanted`` up to that step, to write that tensor."""
+    """Run llm.c in a child process and return the steps; with ``wanted`` up to that step, to write that tensor.
+
+    The steps are a record's, and say whether llm.c has called the platform's functions so far.
+    """
     name = f"llm.c in {library}"
     arguments = {"library": str(library.absolute()), "record": str(record.path), "checkpoint": str(checkpoint)}
     with Child(name, _train, {**arguments, "wanted": wanted}) as child:
@@ -149,14 +157,24 @@ def _train(
     """Train with llm.c, and give the steps of a record, or write the wanted tensor."""
     case = GoldenRecord.load(record, with_results=False)
     model = LlmcModel(Path(library), Path(checkpoint))
-    steps = []
+    steps: list[dict[str, Any]] = []
+    compared: list[Compared] = []
     for number in range(wanted["step"] + 1 if wanted else case.num_steps):
         batch = generate_tokens(case.seed, number, case.batch_size, case.seq_len, case.model.vocab_size)
         loss = model.forward_backward(*batch)
+        groups = ("params", "grads", "m", "v")[: 4 if number else 2]
+        before = {group: dict(model.tensors(group))["wpe"].copy() for group in groups}
         model.update(case, number + 1)
         report_phase("reading llm.c's tensors", number + 1)
         if not wanted:
-            steps.append(step_results(loss, {group: dict(model.tensors(group)) for group in TENSOR_GROUPS}))
+            tensors = {group: dict(model.tensors(group)) for group in TENSOR_GROUPS}
+            steps.append(step_results(loss, tensors))
+            report_phase("comparing llm.c's functions", number + 1)
+            compared += compare_pass(
+                tensors["activations"], tensors["activation_grads"], batch[1], case.model.vocab_size
+            )
+            compared.append(compare_update(before, tensors["params"]["wpe"], case, number + 1))
+            steps[-1]["platform_functions"] = uses_platform(library, compared)
     if wanted:
         name, layer = split_layer(wanted["tensor"])
         values = dict(model.tensors(wanted["group"]))[name]

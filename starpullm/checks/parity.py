@@ -106,12 +106,14 @@ class Parity(Check):
     ) -> Result:
         """Run a record's steps on a runtime. Over ranks all ranks must call this, and all get the same result.
 
+        The runtime is restarted if the reference has other elementary functions than it.
         ``checkpoint`` is the record's model, from ``make_inputs``. Expected values come from the reference of rank 0;
         by default the record is a golden one. ``progress`` is called after each step. An `InvalidArgumentError` is
         raised if the ranks, or a rank's sub-batches, don't divide the record's batch.
         """
         own_sequences(runtime, record.batch_size, f"{record.name}: its", case.stages)
         reference = reference or GoldenReference(record, checkpoint)
+        runtime.restart(platform_functions=reference.platform_functions)
         undecided = why_not_comparable(runtime)
         found = _Found()
         if not undecided:
@@ -144,6 +146,7 @@ class Parity(Check):
             ranks=runtime.ranks,
             **case.settings,
             matmul=runtime.matmul,
+            platform_functions=runtime.platform_functions,
             steps=0 if undecided else record.num_steps,
             first=findings[0].sentence if findings else "",
             **found.facts,

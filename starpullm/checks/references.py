@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ class GoldenReference:
 
     record: GoldenRecord
     checkpoint: Path
+    platform_functions: ClassVar[bool] = False
 
     @property
     def name(self) -> str:

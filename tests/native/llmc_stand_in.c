@@ -3,6 +3,20 @@
  * or found. That llm.c itself is laid out so and has these bits, only a run with it shows.
  *
  * Letters: B batch, T sequence length, C channels, L layers, Vp padded vocabulary, N = B*T. */
+#include "kernels/elementary/scalar.h"
+#ifdef STAND_IN_PLATFORM
+#define cr_coshf coshf
+#define cr_expf expf
+#define cr_logf logf
+#define cr_powf powf
+#define cr_tanhf tanhf
+#endif
+#ifdef STAND_IN_OTHER_EXPF
+#define cr_expf(x) nextafterf(expf(x), 2.0f)
+#endif
+#ifdef STAND_IN_PLATFORM_EXPF
+#define cr_expf expf
+#endif
 #include "plain/gpt2.c"
 
 #include <signal.h>

@@ -7,16 +7,18 @@ says how to run the same with it, and what came out.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from starpullm.binding.kernels import Kernel
 from starpullm.checks.references import GoldenReference
 from starpullm.golden.records import shipped_record
 
-from .children import TWO_CORES, Finished, run_cli
+from .children import TWO_CORES, Finished, run_cli, run_function
 
 StandIn = Callable[..., Path]
 
@@ -35,6 +37,52 @@ def test_every_tensor_of_every_step(llmc_stand_in: StandIn) -> None:
     assert line.startswith(f"parity of tiny-{record.batch_size}-ordered on 2x1 lws: passed: {tensors:,} tensors ")
     assert line.endswith(f"; {record.num_steps} steps against llm.c in {llmc_stand_in()}")
     assert last == f"parity: {tensors} tensors over {record.num_steps} steps, 0 differ"
+
+
+def test_functions_of_the_platform(llmc_stand_in: StandIn) -> None:
+    """Training takes them too, if they aren't the contract's; a runtime of the contract has other bits than these."""
+    library = llmc_stand_in("PLATFORM")
+    run = parity(library, "--partition", "2x1").check()
+    line, last = run.stdout.splitlines()
+    assert last == "parity: 570 tensors over 3 steps, 0 differ"
+    differs = run_function(tanhf_differs)
+    named = ", functions: the platform's libm" if differs else ""
+    assert line.endswith(f"3 steps against llm.c in {library}{named}")
+    [result] = json.loads(parity(library, "--json").check().stdout)
+    assert result["facts"]["platform_functions"] is differs
+
+
+def test_functions_that_are_neither(llmc_stand_in: StandIn) -> None:
+    library = llmc_stand_in("OTHER_EXPF")
+    run = parity(library).check(2)
+    counts = r"of 512 elements of activations/att, (\d+) aren't those of the correctly rounded function and (\d+) not "
+    sentence = (
+        rf"Error: {library}: found expf \({counts}those of this machine's libm\), expected all functions correctly "
+    )
+    found = re.match(sentence, run.stderr)
+    assert found, run
+    assert all(int(count) > 100 for count in found.groups())
+
+
+def test_functions_of_both_kinds(llmc_stand_in: StandIn) -> None:
+    """Of tiny's exponentials none tells the two expf apart, so it has the contract's bits; one of odd's does."""
+    if not run_function(tanhf_differs):
+        pytest.skip("this libm's functions are correctly rounded")
+    library = llmc_stand_in("PLATFORM_EXPF")
+    parity(library).check()
+    run = run_cli("parity", "odd", "--llmc-library", library).check(2)
+    assert re.match(
+        rf"Error: {library}: found expf \(of .*libm\) and tanhf \(of .*libm\), expected all ", run.stderr
+    ), run
+
+
+def tanhf_differs() -> bool:
+    """Return whether this libm's tanhf isn't correctly rounded, for use in a child."""
+    inp = np.linspace(0, 4, 1000, dtype=np.float32)
+    own, platform = np.empty_like(inp), np.empty_like(inp)
+    for level, out in (("ref", own), ("platform", platform)):
+        Kernel(level, "gelu_forward")({"out": out, "inp": inp, "count": inp.size})
+    return bool((own != platform).any())
 
 
 def test_other_bits_are_found_and_named(llmc_stand_in: StandIn, tiny_checkpoint: Path) -> None:

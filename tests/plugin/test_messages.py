@@ -68,11 +68,48 @@ LLMC = (*SUITE, "-k", "parity_with_llmc", "--starpullm-records", "tiny", "--star
 
 def test_llmc_is_a_reference_or_says_why_not(run: Run, llmc_stand_in: Callable[..., Path]) -> None:
     """tests/native/test_llmc.py has other kinds, and one whose bits differ."""
-    run(*LLMC, "--starpullm-llmc-library", str(llmc_stand_in())).assert_outcomes(passed=2)
+    for library in (llmc_stand_in(), llmc_stand_in("PLATFORM")):
+        run(*LLMC, "--starpullm-llmc-library", str(library)).assert_outcomes(passed=2)
     result = run(*LLMC, "--starpullm-llmc-library", str(llmc_stand_in("CRASHES")))
     result.assert_outcomes(failed=2)
     sentence = "llm.c in *: the process was ended by SIGSEGV (*, phase llm.c's forward)"
     result.stdout.fnmatch_lines([f"parity with llmc of * on 1x1 lws: no result: RuntimeFailureError: {sentence}"])
+
+
+@pytest.mark.parametrize("functions", [(), ("PLATFORM",)])
+def test_a_runtime_has_the_functions_of_the_reference(
+    run: Run, pytester: pytest.Pytester, llmc_stand_in: Callable[..., Path], functions: tuple[str, ...]
+) -> None:
+    """Whatever the order of the fixtures; later tests and checks have the library's own again."""
+    pytester.makepyfile(
+        """
+        from starpullm.data.generator import generate_tokens
+
+        def has_bits(trainer, golden, record):
+            golden_batch = golden.seed, 0, golden.batch_size, golden.seq_len, golden.model.vocab_size
+            loss = trainer.step(*generate_tokens(*golden_batch))
+            assert loss.tobytes()[::-1].hex() == record.steps[0].mean_loss_bits
+            digests = record.steps[0].digests["activations"]
+            from starpullm.golden.records import tensor_digest
+            assert tensor_digest(trainer.tensor("activations", "logits")) == digests["logits"]
+
+        def test_reference(starpullm_trainer, starpullm_golden, starpullm_reference):
+            has_bits(starpullm_trainer, starpullm_golden, starpullm_reference.record)
+
+        def test_record(starpullm_trainer, starpullm_golden):
+            assert not starpullm_trainer.runtime.platform_functions
+            has_bits(starpullm_trainer, starpullm_golden, starpullm_golden)
+
+        def test_reference_first(starpullm_reference, starpullm_golden, starpullm_trainer):
+            has_bits(starpullm_trainer, starpullm_golden, starpullm_reference.record)
+        """
+    )
+    library = str(llmc_stand_in(*functions))
+    options = ("--starpullm-records=tiny", "--starpullm-partition=1x1", "--starpullm-llmc-library", library)
+    run(*options).assert_outcomes(passed=3)
+    suite = (*SUITE, "-k", "parity_with_llmc or gradient_bounds", "--starpullm-sub-batches=1", *options)
+    result = run(*suite)
+    result.assert_outcomes(passed=result.parseoutcomes()["passed"])
 
 
 def test_llmc_that_is_not_asked_for_is_no_failure(run: Run) -> None:

@@ -45,6 +45,8 @@ def make_record(library: Path, record: GoldenRecord, directory: Path) -> None:
     """Write what llm.c computes over a record's steps."""
     content = json.loads(record.path.read_text("utf-8"))
     content["steps"] = train_llmc(library, record, make_inputs(record, directory))
+    if any(step.pop("platform_functions") for step in content["steps"]):
+        raise SystemExit(f"{library}: calls the platform's libm, expected the library's functions")
     head = json.dumps({name: value for name, value in content.items() if name != "steps"})
     steps = ",\n".join(json.dumps(step) for step in content["steps"])
     with atomic_write(CHECKOUT / "starpullm/golden" / record.path.name) as file:

@@ -89,6 +89,11 @@ class PlainRuntime:
     partition: str = "1x1"
     scheduler: str = "lws"
     drops: bool = False
+    platform_functions: bool = False
+
+    def restart(self, *, platform_functions: bool) -> None:
+        """Change its functions, but not those of the trainer."""
+        self.platform_functions = platform_functions
 
 
 def runtime(**fields: Any) -> Runtime:

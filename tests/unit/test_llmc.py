@@ -141,7 +141,10 @@ def test_llmc_is_run_once_for_a_library_and_a_record(
     library = tmp_path / "libllmc.so"
     runs: list[tuple[object, ...]] = []
     library.write_bytes(b"one")
-    steps = [{"mean_loss": s.mean_loss, "mean_loss_bits": s.mean_loss_bits, **s.digests} for s in record.steps]
+    steps: list[dict[str, Any]] = [
+        {"mean_loss": s.mean_loss, "mean_loss_bits": s.mean_loss_bits, **s.digests, "platform_functions": number > 0}
+        for number, s in enumerate(record.steps)
+    ]
 
     def train(*arguments: object) -> list[dict[str, Any]]:
         runs.append(arguments)
@@ -150,6 +153,7 @@ def test_llmc_is_run_once_for_a_library_and_a_record(
     monkeypatch.setattr(llmc, "train_llmc", train)
     reference = run_llmc(library, record, checkpoint, tmp_path)
     assert reference.differences() == (0, 380)
+    assert reference.platform_functions, "the last step says so"
     assert (reference.library, reference.case, reference.checkpoint) == (library, record, checkpoint)
     assert run_llmc(library, record, checkpoint, tmp_path) == reference
     assert runs == [(library, record, checkpoint)]

@@ -74,6 +74,7 @@ def test_a_right_run_passes_and_every_tensor_is_counted(run: Run) -> None:
         **{
             "weight_gradient_tiles": 0,
             "matmul": "strict",
+            "platform_functions": False,
             "activation_sets": 0,
             "recompute": "none",
             "weight_gradients": "kept",
