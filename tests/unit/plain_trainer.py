@@ -49,7 +49,7 @@ PLAIN = NATIVE / "plain" / "gpt2.c"
 def compiled(library: Path, *arguments: str | Path) -> ctypes.CDLL:
     """Compile C files into a shared object, with the options of the package's build, and open it."""
     command = "cc -std=c11 -O2 -ffp-contract=off -shared -fPIC -Wall -Wextra -Werror".split()
-    subprocess.run([*command, *arguments, "-o", library, "-lm"], check=True, timeout=60)
+    subprocess.run([*command, f"-I{NATIVE / 'src'}", *arguments, "-o", library, "-lm"], check=True, timeout=60)
     return ctypes.CDLL(str(library))
 
 
