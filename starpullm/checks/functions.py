@@ -31,26 +31,28 @@ class Compared(NamedTuple):
         )
 
 
-def compare_pass(acts: Tensors, dacts: Tensors, targets: NDArray[np.int32], vocab_size: int) -> Iterator[Compared]:
-    """Compare activations and their gradients of a batch, with the layer dimension first."""
+def compare_step(
+    groups: Mapping[str, Tensors], before: Tensors, targets: NDArray[np.int32], settings: GoldenRecord, step: int
+) -> Iterator[Compared]:
+    """Compare what a step, from 1, has computed; ``before`` are wpe's params and, from the second step, its m and v."""
+    acts, dacts, params = groups["activations"], groups["activation_grads"], groups["params"]["wpe"]
     layers, B, NH, T, _ = acts["att"].shape
-    of_heads = {"B": layers * B, "T": T, "C": acts["encoded"].shape[-1], "NH": NH}
-    of_logits = {"N": B * T, "V": vocab_size, "Vp": acts["probs"].shape[-1], "targets": targets}
+    heads = {"B": layers * B, "T": T, "C": acts["encoded"].shape[-1], "NH": NH, "out": acts["atty"]}
+    logits = {"N": B * T, "V": settings.model.vocab_size, "Vp": acts["probs"].shape[-1], "targets": targets}
     forward = {"inp": acts["fch"], "out": acts["fch_gelu"], "count": acts["fch"].size}
     backward = {**forward, "dout": dacts["fch_gelu"], "dinp": dacts["fch"]}
-    yield _compare("expf", "activations/att", "attention_forward", "att", {**acts, **of_heads, "out": acts["atty"]})
-    yield _compare("expf", "activations/probs", "softmax_forward", "probs", {**acts, **of_logits})
-    yield _compare("logf", "activations/losses", "crossentropy_forward", "losses", {**acts, **of_logits})
-    yield _compare("tanhf", "activations/fch_gelu", "gelu_forward", "out", forward)
-    yield _compare("tanhf or coshf", "activation_grads/fch", "gelu_backward", "dinp", backward)
-
-
-def compare_update(before: Tensors, params: NDArray[np.float32], settings: GoldenRecord, step: int) -> Compared:
-    """Compare wpe after an update, which counts from 1; m and v are 0 if there are none before."""
-    zeros = {"m": np.zeros_like(params), "v": np.zeros_like(params)}
-    options = tuple(getattr(settings, name) for name in SETTINGS)
-    arguments = {**zeros, **before, "count": params.size, "options": options, "step": step}
-    return _compare("powf", "params/wpe", "adamw_update", "params", arguments, params)
+    options = {"options": tuple(getattr(settings, name) for name in SETTINGS), "step": step, "count": params.size}
+    update = {**dict.fromkeys(("m", "v"), np.zeros_like(params)), **before, **options, "grads": groups["grads"]["wpe"]}
+    for function, tensor, values, kernel, output, arguments in (
+        ("expf", "activations/att", acts["att"], "attention_forward", "att", {**acts, **heads}),
+        ("expf", "activations/probs", acts["probs"], "softmax_forward", "probs", {**acts, **logits}),
+        ("logf", "activations/losses", acts["losses"], "crossentropy_forward", "losses", {**acts, **logits}),
+        ("tanhf", "activations/fch_gelu", acts["fch_gelu"], "gelu_forward", "out", forward),
+        ("tanhf or coshf", "activation_grads/fch", dacts["fch"], "gelu_backward", "dinp", backward),
+        ("powf", "params/wpe", params, "adamw_update", "params", update),
+    ):
+        own, platform = (_differences(values, Kernel(of, kernel), output, arguments) for of in ("ref", "platform"))
+        yield Compared(function, tensor, values.size, own, platform)
 
 
 def uses_platform(library: object, compared: Sequence[Compared]) -> bool:
@@ -70,22 +72,10 @@ def uses_platform(library: object, compared: Sequence[Compared]) -> bool:
     return bool(other)
 
 
-def _compare(
-    function: str,
-    tensor: str,
-    kernel: str,
-    output: str,
-    arguments: Mapping[str, Any],
-    values: NDArray[np.float32] | None = None,
-) -> Compared:
-    """Compare values, by default those that the arguments have as output, with what both kernels compute."""
-    values = arguments[output] if values is None else values
-    differ = []
-    for level in ("ref", "platform"):
-        compute = Kernel(level, kernel)
-        outputs = {of.name: arguments[of.name].copy() for of in compute.parameters if of.output}
-        compute({**arguments, **outputs})
-        found = outputs[output]
-        same = (found.view(np.uint32) == values.view(np.uint32)) | (np.isnan(found) & np.isnan(values))
-        differ.append(int(np.count_nonzero(~same)))
-    return Compared(function, tensor, values.size, *differ)
+def _differences(values: NDArray[np.float32], kernel: Kernel, output: str, arguments: Mapping[str, Any]) -> int:
+    """Return in how many elements a kernel's output is another; the arguments stay as they are."""
+    outputs = {of.name: arguments[of.name].copy() for of in kernel.parameters if of.output}
+    kernel({**arguments, **outputs})
+    found = outputs[output]
+    same = (found.view(np.uint32) == values.view(np.uint32)) | (np.isnan(found) & np.isnan(values))
+    return int(np.count_nonzero(~same))

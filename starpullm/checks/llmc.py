@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm import errors
-from starpullm.checks.functions import Compared, compare_pass, compare_update, uses_platform
+from starpullm.checks.functions import Compared, compare_step, uses_platform
 from starpullm.checks.references import ExpectedValues
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
@@ -162,18 +162,16 @@ def _train(
     for number in range(wanted["step"] + 1 if wanted else case.num_steps):
         batch = generate_tokens(case.seed, number, case.batch_size, case.seq_len, case.model.vocab_size)
         loss = model.forward_backward(*batch)
-        groups = ("params", "grads", "m", "v")[: 4 if number else 2]
-        before = {group: dict(model.tensors(group))["wpe"].copy() for group in groups}
+        before = {
+            group: dict(model.tensors(group))["wpe"].copy() for group in ("params", "m", "v")[: 3 if number else 1]
+        }
         model.update(case, number + 1)
         report_phase("reading llm.c's tensors", number + 1)
         if not wanted:
             tensors = {group: dict(model.tensors(group)) for group in TENSOR_GROUPS}
             steps.append(step_results(loss, tensors))
             report_phase("comparing llm.c's functions", number + 1)
-            compared += compare_pass(
-                tensors["activations"], tensors["activation_grads"], batch[1], case.model.vocab_size
-            )
-            compared.append(compare_update(before, tensors["params"]["wpe"], case, number + 1))
+            compared += compare_step(tensors, before, batch[1], case, number + 1)
             steps[-1]["platform_functions"] = uses_platform(library, compared)
     if wanted:
         name, layer = split_layer(wanted["tensor"])

@@ -261,9 +261,8 @@ def _print_summary(results: Sequence[Result], *, as_json: bool) -> None:
         print_json([result.as_json() for result in results])
         return
     different = sum(result.count for result in results)
-    compared = [result for result in results if result.outcome is not Outcome.NOT_COMPARABLE]
-    if not different and len(compared) < len(results):
+    if _exit_status(results) == EXIT_NOT_COMPARABLE:
         OUT.print("parity: not comparable")
         return
-    tensors, steps = sum(of.compared for of in compared), sum(of.facts["steps"] for of in compared)
+    tensors, steps = sum(of.compared for of in results), sum(of.facts["steps"] for of in results)
     OUT.print(f"parity: {tensors} tensors over {steps} steps, {different} differ")
