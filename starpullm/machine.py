@@ -25,7 +25,6 @@ _DEFECTIVE, _UNRELEASED = ("1.4.10", "1.4.11", "1.4.12", "1.4.99"), "1.4.99"
 
 _DEFECTS = {
     "3e50feece and d8af13220 of 2026-02-27": "workers of several threads can wait for ever: set a time limit",
-    "c0e4dbf6f and 502a40fcb of 2026-05-06": "with offload, prefetched memory isn't given up later, which costs time",
     "f2d115112 of 2026-05-06": "with offload, a thread that reads a tensor waits until a worker serves the disk",
     "a13135e1e of 2026-08-06": "a handle that a task names twice may be prefetched wrongly; no task here does that",
 }

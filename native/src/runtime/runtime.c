@@ -58,9 +58,10 @@ static void choose_cores(struct starpu_conf *conf, bool *unbound, const struct t
         conf->workers_bindid[i] = (unsigned)topology->first_unit[ranks->first_thread + i];
 }
 
-/* StarPU's limit is in MiB and read when it starts; disk_register() makes it exact. With T > 1 StarPU 1.4 aborts
- * when it fetches the data of a task that is ready ("Prefetching was already requested"), as it has two contexts. A
- * plan fetches them itself; StarPU 1.5 aborts when data end of which it counts a fetch that it has cancelled twice. */
+/* StarPU's limit is in MiB and read when it starts; disk_register() makes it exact. StarPU would fetch the data of a
+ * task that is ready, for which others have to leave, and aborts then: 1.4 with T > 1, as it has two contexts
+ * ("Prefetching was already requested"), and 1.5 when data end of which it still counts a fetch that it has cancelled
+ * twice. */
 static status extend_environment(const struct starpullm_runtime_options *options, bool unbound)
 {
     static char limit[64], numa_limit[64], no_numa[] = "STARPU_USE_NUMA=0", no_prefetch[] = "STARPU_PREFETCH=0",
@@ -69,12 +70,9 @@ static status extend_environment(const struct starpullm_runtime_options *options
     snprintf(limit, sizeof limit, "STARPU_LIMIT_CPU_MEM=%lld", mib);
     snprintf(numa_limit, sizeof numa_limit, "STARPU_LIMIT_CPU_NUMA_MEM=%lld", mib);
     char *const none[] = {NULL};
-    char *offload[] = {limit, numa_limit, no_numa, NULL, NULL, NULL};
-    int length = 3;
-    if (options->threads_per_worker > 1 || options->offload_plan == STARPULLM_OFFLOAD_AHEAD)
-        offload[length++] = no_prefetch;
+    char *offload[] = {limit, numa_limit, no_numa, no_prefetch, NULL, NULL};
     if (options->offload_plan == STARPULLM_OFFLOAD_AHEAD) /* the plan says what is written early */
-        offload[length] = no_tidying;
+        offload[4] = no_tidying;
     /* By default StarPU writes to stderr, which a library must not do. */
     static char silent[] = "STARPU_SILENT=1", no_mpi_bind[] = "STARPU_MPI_NOBIND=1",
                 no_bind[] = "STARPU_WORKERS_NOBIND=1";
