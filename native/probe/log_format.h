@@ -75,7 +75,7 @@ struct probe_task {
     uint32_t codelet; // a name
     uint32_t name;
     uint32_t flags;
-    uint64_t arguments; // XXH3 of the bytes at cl_arg; 0 if their number isn't known
+    uint64_t arguments; // XXH3 of the bytes at cl_arg, or of cl_arg if they can't be read; 0: their number isn't known
     uint32_t stack;     // of the submission, a line of the file `stacks`; 0: not known
     uint32_t unused[5];
 };

@@ -9,6 +9,7 @@
 #include "log.h"
 #include "marks.h"
 #include "names.h"
+#include "pages.h"
 #include "poison.h"
 #include "sums.h"
 #include "undeclared.h"
@@ -246,6 +247,16 @@ static uint32_t numbered(starpu_data_handle_t handle)
     return index;
 }
 
+// Many programs pass an integer as the pointer, some of them with a size.
+static uint64_t hash_arguments(const struct starpu_task *task)
+{
+    if (task->cl_arg == NULL || task->cl_arg_size == 0)
+        return 0;
+    if (!pages_are_readable((uintptr_t)task->cl_arg, task->cl_arg_size))
+        return XXH3_64bits(&task->cl_arg, sizeof task->cl_arg);
+    return XXH3_64bits(task->cl_arg, task->cl_arg_size);
+}
+
 static void append_task(struct starpu_task *task, uint32_t flags)
 {
     unsigned num_accesses = task->cl == NULL ? 0 : STARPU_TASK_GET_NBUFFERS(task);
@@ -256,7 +267,7 @@ static void append_task(struct starpu_task *task, uint32_t flags)
         .codelet = codelet_name(record_to, task),
         .name = name_index(record_to, starpu_task_get_name(task)),
         .flags = flags,
-        .arguments = task->cl_arg == NULL || task->cl_arg_size == 0 ? 0 : XXH3_64bits(task->cl_arg, task->cl_arg_size),
+        .arguments = hash_arguments(task),
         .stack = settings.stacks && is_own(flags) ? stack_number(record_to) : 0,
     };
     for (unsigned i = 0; i < num_accesses; i++) {
