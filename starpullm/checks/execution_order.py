@@ -32,6 +32,7 @@ _BLOCK_BACKWARD = (
 
 # Their gradients are always 0.
 _BLOCK_CONSTANT = "ln1_mean ln1_rstd ln2_mean ln2_rstd".split()
+CONSTANT = {f"activation_grads/{name}" for name in (*_BLOCK_CONSTANT, "lnf_mean", "lnf_rstd", "probs")}
 
 _BLOCK_PARAMETERS = "ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb".split()
 

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from starpullm.checks.cases import Case, find_record
+from starpullm.checks.foreign_tensors import ForeignTensors
 from starpullm.checks.llmc import run_llmc
 from starpullm.checks.parity import Parity
 from starpullm.checks.place import Place
@@ -45,7 +46,6 @@ MAX_LINES = 16
     epilog=options.example(
         "starpullm parity tiny odd --partition 1x1 --partition 2x1 --sub-batches all",
         "mpirun -n 2 starpullm parity --sub-batches 2",
-        "starpullm parity --layers 3 --heads 4 --channels 48 --vocab 211 --batch-size 6 --seq-len 40 --steps 3",
     ),
 )
 @click.argument("record_files", metavar="[RECORD]...", nargs=-1, envvar="STARPULLM_RECORDS")
@@ -59,6 +59,8 @@ MAX_LINES = 16
 @options.computing
 @sizes.of_run
 @click.option("--write-inputs", type=options.PATH, metavar="FOLDER", help="Write the run of these sizes, and end.")
+@click.option("--tensors", type=options.PATH, metavar="FOLDER", help="Compare what a program has written, and end.")
+@click.option("--ulps", type=click.FloatRange(min=0), default=0.0, help="By which --tensors may be off; 0: no bit.")
 @click.option(
     "--llmc-library",
     type=options.PATH,
@@ -74,22 +76,21 @@ def command(**values: Any) -> None:
     RECORD is a golden record: the name of one of the package (tiny, odd, small, deep, single, ragged, long, wide,
     gpt2-124m), or a file with hashes of all tensors that llm.c computed. By default all records of the package but
     gpt2-124m are used; those whose batch can't be cut into --sub-batches are left out. Every combination of the
-    repeated options is compared. With --layers and the other sizes, a run of these sizes is compared instead with the
-    plain model, a sequential GPT-2 in one C file. Under mpirun, the ranks share the batch of a record, or with --stages
-    the blocks of its model. Activations aren't compared if --activation-sets, --recompute or --schedule lets them share
-    memory, nor the blocks' gradients if they are reused; nor any gradients if the plan of --offload drops them, which
-    it doesn't where activations are compared.
+    repeated options is compared. With --layers and other sizes, such a run is compared with the plain model. Under
+    mpirun, the ranks share the batch of a record, or with --stages the blocks of its model. Activations aren't compared
+    if --activation-sets, --recompute or --schedule lets them share memory, nor the blocks' gradients if they are
+    reused; nor any gradients if the plan of --offload drops them, which it doesn't where activations are compared.
 
     Exit status: 0 if all bits are equal; 1 if some differ; 2 for bad usage or input, also if the ranks can share no
     record's batch; 3 if nothing can be compared, because a BLAS computes the matmuls.
     """
     run = SimpleNamespace(**values)
     results: list[Result] = []
-    if run.write_inputs:
-        refuse_ranks("one process writes inputs")
-        record = sizes.write_inputs(run, run.write_inputs)
-        OUT.print(f"{run.write_inputs}: {num_parameters(record.model)} parameters, tokens of {record.num_steps} steps")
-        return
+    if run.write_inputs or run.tensors:
+        refuse_ranks("one process reads and writes the files of a run")
+        if run.tensors:
+            sys.exit(_compare_tensors(run))
+        return sizes.write_inputs(run)
     with (
         all_ranks() as comm,
         command_report(run.report, "starpullm parity", comm) as report,
@@ -135,6 +136,17 @@ def command(**values: Any) -> None:
         report.status = _exit_status(results)
         _print_summary(results, as_json=run.as_json)
     sys.exit(_exit_status(results))
+
+
+def _compare_tensors(run: SimpleNamespace) -> int:
+    if sizes.are_given():
+        raise click.UsageError(f"--tensors: expected no sizes as options, {run.tensors / sizes.RUN} has them")
+    with all_ranks():
+        result = ForeignTensors().compare(GoldenRecord.load(run.tensors / sizes.RUN), run.tensors, run.ulps)
+    for line in [] if run.as_json else result.lines():
+        OUT.print(line)
+    _print_summary([result], as_json=run.as_json)
+    return _exit_status([result])
 
 
 def _plan(

@@ -16,18 +16,17 @@ from starpullm.commands import options
 from starpullm.data.generator import generate_checkpoint, generate_tokens, generated_tokens_sha256
 from starpullm.errors import FormatError, InvalidArgumentError
 from starpullm.files.atomic import atomic_folder
-from starpullm.files.model import padded_vocab
+from starpullm.files.model import num_parameters, padded_vocab
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import GoldenRecord, step_results
 from starpullm.processes import Comm
 from starpullm.processes.ranks import meet
 
 RUN: Final = "run.json"
-MODEL: Final = "model.bin"
-TOKENS: Final = "tokens.bin"
 
 _NEEDED = ("num_layers", "num_heads", "channels", "vocab_size", "batch_size", "seq_len", "steps")
 _OTHERS = ("max_seq_len", "padded_vocab_size", "seed", "learning_rate", "weight_decay")
+_SETTINGS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 
 of_run = options.together(
     options.model_sizes("the sequence length"),
@@ -47,55 +46,42 @@ def are_given() -> bool:
 
 
 def own_record(run: SimpleNamespace, folder: Path, comm: Comm | None = None) -> GoldenRecord:
-    """Write the run's model and record into a folder, and return the record; rank 0 computes it for all ranks.
-
-    `InvalidArgumentError` is raised if no model can have these sizes, or a loss isn't finite.
-    """
+    """Write the run's model and record into a folder, and return the record, which rank 0 computes for all ranks."""
     names = {option.name: option.opts[0] for option in click.get_current_context().command.params}
     missing = [names[name] for name in _NEEDED if getattr(run, name) is None]
     if missing:
         raise click.UsageError(f"sizes of a run: expected all, found no {', '.join(missing)}")
-    config = {"name": Path(RUN).stem, **{name: getattr(run, name) for name in (*_NEEDED, *_OTHERS)}}
-    config |= {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-    if run.max_seq_len is None:
-        config["max_seq_len"] = run.seq_len
-    if run.padded_vocab_size is None:
-        config["padded_vocab_size"] = padded_vocab(run.vocab_size)
-    path = folder / RUN
-    content = {"config": config, "origin": "plain model", "checkpoint_sha256": "0" * 64, "tokens_sha256": "0" * 64}
+    config = {"name": "run", **{name: getattr(run, name) for name in (*_NEEDED, *_OTHERS)}, **_SETTINGS}
+    defaults = {"max_seq_len": run.seq_len, "padded_vocab_size": padded_vocab(run.vocab_size)}
+    config |= {name: default for name, default in defaults.items() if config[name] is None}
+    path, hashes = folder / RUN, dict.fromkeys(("checkpoint_sha256", "tokens_sha256"), "0" * 64)
+    content: dict[str, Any] = {"config": config, "origin": "plain model", **hashes}
     path.write_text(json.dumps(content), "utf-8")
     try:
         record = GoldenRecord.load(path, with_results=False)
     except FormatError as error:
         raise InvalidArgumentError(str(error).removeprefix(f"{path}, key config").lstrip(".: ")) from None
     if comm is None or comm.Get_rank() == 0:
-        path.write_text(json.dumps({**content, **_results(record, folder / MODEL)}), "utf-8")
+        tokens = generated_tokens_sha256(record.seed, record.num_steps, run.batch_size, run.seq_len, run.vocab_size)
+        checkpoint = generate_checkpoint(folder / "model.bin", record.model, record.seed)
+        model, steps = plain_model(record, folder / "model.bin"), list[dict[str, Any]]()
+        for loss in plain_steps(record, model):
+            if not np.isfinite(loss):
+                raise InvalidArgumentError(f"step {len(steps)}: found the loss {loss}, expected a finite one")
+            steps.append(step_results(loss, model.groups))
+        content |= {"checkpoint_sha256": checkpoint, "tokens_sha256": tokens, "steps": steps}
     if comm:
         meet(comm)  # the other ranks sleep meanwhile
-        path.write_text(comm.bcast(path.read_text("utf-8")), "utf-8")
+        content = comm.bcast(content)
+    path.write_text(json.dumps(content), "utf-8")
     return GoldenRecord.load(path)
 
 
-def write_inputs(run: SimpleNamespace, out: Path) -> GoldenRecord:
+def write_inputs(run: SimpleNamespace) -> None:
     """Write the run's record, and its model and tokens in llm.c's formats, into a new folder."""
-    with atomic_folder(out) as folder:
+    with atomic_folder(run.write_inputs) as folder:
         record = own_record(run, folder)
-        sizes = (record.batch_size, record.seq_len, record.model.vocab_size)
-        ids = [np.ravel(generate_tokens(record.seed, step, *sizes)) for step in range(record.num_steps)]
-        write_tokens(folder / TOKENS, np.concatenate(ids))
-        return record
-
-
-def _results(record: GoldenRecord, checkpoint: Path) -> dict[str, Any]:
-    """Return what a record without results lacks, and write its model."""
-    sizes = (record.batch_size, record.seq_len, record.model.vocab_size)
-    hashes = {
-        "tokens_sha256": generated_tokens_sha256(record.seed, record.num_steps, *sizes),
-        "checkpoint_sha256": generate_checkpoint(checkpoint, record.model, record.seed),
-    }
-    model, steps = plain_model(record, checkpoint), list[dict[str, Any]]()
-    for loss in plain_steps(record, model):
-        if not np.isfinite(loss):
-            raise InvalidArgumentError(f"step {len(steps)}: found the loss {loss}, expected a finite one")
-        steps.append(step_results(loss, model.groups))
-    return {**hashes, "steps": steps}
+        sizes = (run.batch_size, run.seq_len, run.vocab_size)
+        ids = [np.ravel(generate_tokens(run.seed, step, *sizes)) for step in range(run.steps)]
+        write_tokens(folder / "tokens.bin", np.concatenate(ids))
+    click.echo(f"{run.write_inputs}: {num_parameters(record.model)} parameters, tokens of {run.steps} steps")

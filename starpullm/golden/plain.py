@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError, LibraryNotFoundError
-from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
+from starpullm.files.model import ModelConfig, num_elements, num_parameters, parameter_shapes
 from starpullm.golden.pointers import ActivationPointers, ParameterPointers
 from starpullm.golden.records import activation_shapes
 from starpullm.memory import available_memory
@@ -61,16 +60,13 @@ def new_state(config: ModelConfig, params: Mapping[str, Floats]) -> State:
 
 
 class PlainModel:
-    """A sequential trainer of whole batches (B, T); ``groups`` has its tensors as ``Trainer`` names them.
-
-    `InvalidArgumentError` is raised if its tensors are larger than the available memory.
-    """
+    """A sequential trainer of whole batches (B, T); ``groups`` has its tensors as ``Trainer`` names them."""
 
     def __init__(self, config: ModelConfig, state: State, batch_size: int, seq_len: int, settings: Settings) -> None:
         self.config, self.batch_size, self.seq_len, self.settings = config, batch_size, seq_len, settings
         shapes = activation_shapes(config, batch_size, seq_len)
-        needed, available = 8 * sum(map(math.prod, shapes.values())) + 16 * num_parameters(config), available_memory()
-        if 0 < available < needed:
+        needed = 8 * sum(map(num_elements, shapes.values())) + 16 * num_parameters(config)
+        if 0 < (available := available_memory()) < needed:
             raise InvalidArgumentError(f"the plain model needs {needed} bytes of memory, {available} are available")
         params, m, v, self.updates = state.copy()
         grads = _zeros(parameter_shapes(config))

@@ -66,12 +66,12 @@ def test_inputs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("--batch-size 0", "Error: batch_size: expected an integer from 1 to 2147483647, found 0"),
+        ("--batch-size 0", "Error: batch_size: expected an integer from 1 to 76695844, found 0"),
         ("--max-seq-len 6", "Error: seq_len: expected an integer from 1 to 6, found 7"),
         ("--heads 2", "Error: model config, channels: expected divisible by num_heads = 2, found 15"),
         ("--steps 0", "Error: steps: expected an integer from 1 to 1000000, found 0"),
         ("--steps 99999999", "Error: steps: expected an integer from 1 to 1000000, found 99999999"),
-        ("--batch-size 99999999", "Error: expected at most 2147483647 tokens in all, found 2799999972"),
+        ("--batch-size 99999999", "Error: batch_size: expected an integer from 1 to 76695844, found 99999999"),
         ("--learning-rate nan", "Error: learning_rate: expected a number that fits into binary64, found NaN"),
         ("--learning-rate 1e30", "Error: step 1: found the loss nan, expected a finite one"),
         ("--batch-size 40 --seq-len 30000 --steps 1", "the plain model needs "),

@@ -148,7 +148,7 @@ def test_wrong_value(
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("batch_size", 2**31, "an integer from 1 to 2147483647"),
+        ("batch_size", 2**31, "an integer from 1 to 44739242"),  # times 2 * 8 * 3 tokens is less than 2^31
         ("num_layers", 10**4000, "an integer from 0 to 2147483647"),
         ("steps", 10**18, "an integer from 1 to 1000000"),
         ("seed", 2**63, "an integer from 0 to 9223372036854775807"),
@@ -161,13 +161,6 @@ def test_large_number(content: Json, load: Callable[[Json], GoldenRecord], key: 
     """Python's integers have no limit; everything that they are used for has one."""
     content["config"][key] = value
     with pytest.raises(FormatError, match=f"key config.{key}: expected {expected}, found 1?[029]"):
-        load(content)
-
-
-def test_too_many_tokens(content: Json, load: Callable[[Json], GoldenRecord]) -> None:
-    """They wouldn't fit into a token file."""
-    content["config"]["batch_size"] = 2**27
-    with pytest.raises(FormatError, match="key config: expected at most 2147483647 tokens in all, found 6442450944"):
         load(content)
 
 
