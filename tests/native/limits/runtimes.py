@@ -278,7 +278,15 @@ def _check_order(statements: Statements, checkpoint: Path) -> None:
         opened = opening(another)
         sentence = "sessions are open on the runtime: 1, expected none: close them first"
         statements.refused("closing the next runtime too early", StateError, sentence, another.close)
+        other = partial(another.restart, platform_functions=True)
+        statements.refused("other functions while a trainer is open", StateError, sentence, other)
+        statements.allowed("the same functions then", partial(another.restart, platform_functions=False))
         opened.close()
+        statements.equal("its functions before", False, another.platform_functions)
+        statements.allowed("other functions", other)
+        statements.equal("its functions then", True, another.platform_functions)
+    back = partial(another.restart, platform_functions=False)
+    statements.refused("other functions of a closed runtime", StateError, closed, back)
     statements.allowed("a runtime after these", partial(_start, "2x1", "eager"))
 
 
