@@ -31,7 +31,7 @@ class TrainingState:
     ``step`` is the number of updates. ``batches`` is the number of batches read, each of ``batch_size`` sequences (all
     ranks together) of ``seq_len`` tokens. ``ranks`` is the number of ranks that saved it. ``seed`` and ``data_id`` are
     those of ``Trainer.save_state``. ``passed_over`` says why the newest incomplete state after this one can't be used;
-    it is empty if there is none. ``strict`` is False if a BLAS computed matmuls of any step.
+    it is empty if there is none. ``strict`` is False if a BLAS or the platform's libm computed any step.
     """
 
     path: Path

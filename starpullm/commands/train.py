@@ -138,7 +138,7 @@ def _start_of(run: SimpleNamespace) -> tuple[ModelConfig, TrainingState | None]:
     if state.passed_over:
         note(state.passed_over)
     if not state.strict:
-        note(f"{state.path}: a BLAS computed matmuls of its steps: not strict")
+        note(f"{state.path}: a BLAS or the platform's libm computed its steps: not strict")
     if state.step > run.steps:
         raise InvalidArgumentError(
             f"{state.path}: {state.step} steps have been done, expected at most --steps {run.steps}"

@@ -149,7 +149,7 @@ def test_training_and_its_states_say_it(tiny_checkpoint: Path, tiny_tokens: Path
     resume = ("train", "--resume", tmp_path / "states", *sizes, "--steps", 3, "--save-every", 1, "--json")
     run = run_cli(*resume).check()
     assert json.loads(run.stdout)["matmul"] == "strict"
-    assert "step-000000000002: a BLAS computed matmuls of its steps: not strict" in run.stderr
+    assert "step-000000000002: a BLAS or the platform's libm computed its steps: not strict" in run.stderr
     assert [run_function(is_strict, tmp_path / "states")] == [[3, False]]
 
 

@@ -25,7 +25,7 @@ struct starpullm_session {
     int slots;
     int64_t submitted;        /* number of submissions */
     int64_t updates;          /* number of steps among them, and before the state that the session resumed from */
-    bool blas;                /* a BLAS computes, or has computed, matmuls of its steps */
+    bool blas;                /* a BLAS or the platform's libm computes, or has computed, its steps */
     bool broken;              /* a submission failed half way */
     fenv_t callers;           /* floating-point environment, during a submission */
     struct disk_share share;  /* of the disk; without a number if there is none */
