@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ import pytest
 from starpullm.binding.kernels import Kernel
 from starpullm.checks.references import GoldenReference
 from starpullm.golden.records import shipped_record
+from starpullm.resume import training_state
+from starpullm.runtime import Runtime
+from starpullm.trainer import Trainer
 
 from .children import TWO_CORES, Finished, run_cli, run_function
 
@@ -74,6 +78,29 @@ def test_functions_of_both_kinds(llmc_stand_in: StandIn) -> None:
     assert re.match(
         rf"Error: {library}: found expf \(of .*libm\) and tanhf \(of .*libm\), expected all ", run.stderr
     ), run
+
+
+def strict_state(checkpoint: str, folder: str, *functions: bool) -> bool:
+    """Save a state after a step with each kind of functions, and return whether the last one is strict."""
+    tokens = np.zeros((2, 4), np.int32)
+    for number, platform_functions in enumerate(functions):
+        start: dict[str, Any] = {"resume": folder} if number else {"checkpoint": checkpoint}
+        with (
+            Runtime(platform_functions=platform_functions) as runtime,
+            Trainer(runtime, batch_size=2, seq_len=4, **start) as trainer,
+        ):
+            trainer.step(tokens, tokens)
+            trainer.save_state(folder)
+    return training_state(folder).strict
+
+
+@pytest.mark.parametrize(
+    ("functions", "strict"), [((False,), True), ((True,), False), ((True, False), False), ((False, True), False)]
+)
+def test_states_say_whether_libm_computed_steps(
+    tiny_checkpoint: Path, tmp_path: Path, functions: tuple[bool, ...], strict: bool
+) -> None:
+    assert run_function(strict_state, tiny_checkpoint, tmp_path / "states", *functions) is strict
 
 
 def tanhf_differs() -> bool:
