@@ -68,22 +68,20 @@ class LlmcReference:
             return ExpectedValues(None, f"{self.name} had other bits when it was run again, so it can't be a reference")
         return ExpectedValues(values, f"{self.name}{self._doubt()}")
 
-    def differences(self) -> tuple[int, int]:
-        """Return how many tensors have other bits than the golden record's, and how many were compared."""
-        same = [
-            digest == ours.digests[group][tensor]
+    def differences(self) -> int:
+        """Return how many tensors have other bits than the golden record's."""
+        return sum(
+            digest != ours.digests[group][tensor]
             for golden, ours in zip(self.case.steps, self.record.steps, strict=True)
             for group, tensors in golden.digests.items()
             for tensor, digest in tensors.items()
-        ]
-        return same.count(False), len(same)
+        )
 
     def _doubt(self) -> str:
         """Return a phrase on whether this llm.c has the golden record's bits; empty if it needn't."""
         if self.platform_functions:
             return ""
-        different, _ = self.differences()
-        if not different:
+        if not (different := self.differences()):
             return ", which has the golden record's bits"
         return f"; {different} of its tensors differ from the golden record's: was it built as docs/numerics.md says?"
 

@@ -99,30 +99,18 @@ def starpullm_golden(request: pytest.FixtureRequest) -> GoldenRecord:
 
 @pytest.fixture
 def starpullm_reference(
-    request: pytest.FixtureRequest,
-    starpullm_validation: Validation,
-    starpullm_golden: GoldenRecord,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Reference]:
-    """Give what to compare with: llm.c if ``--starpullm-llmc-library`` is given, otherwise ``starpullm_golden``.
-
-    The test's runtime has meanwhile the elementary functions of the reference.
-    """
+    starpullm_validation: Validation, starpullm_golden: GoldenRecord, tmp_path_factory: pytest.TempPathFactory
+) -> Reference:
+    """Give what to compare with: llm.c if ``--starpullm-llmc-library`` is given, otherwise ``starpullm_golden``."""
     from starpullm.checks.llmc import run_llmc
     from starpullm.checks.references import GoldenReference
     from starpullm.checks.training import make_inputs
 
     directory = tmp_path_factory.mktemp("reference")
     checkpoint = make_inputs(starpullm_golden, directory)
-    reference: Reference = GoldenReference(starpullm_golden, checkpoint)
     if starpullm_validation.llmc_library:
-        reference = run_llmc(starpullm_validation.llmc_library, starpullm_golden, checkpoint, directory)
-    runtime = request.getfixturevalue("starpullm_runtime") if "starpullm_runtime" in request.fixturenames else None
-    if runtime:
-        runtime.restart(platform_functions=reference.platform_functions)
-    yield reference
-    if runtime:
-        runtime.restart(platform_functions=False)
+        return run_llmc(starpullm_validation.llmc_library, starpullm_golden, checkpoint, directory)
+    return GoldenReference(starpullm_golden, checkpoint)
 
 
 @pytest.fixture
@@ -131,15 +119,17 @@ def starpullm_trainer(
 ) -> Iterator[Trainer]:
     """Make a ``Trainer`` with the model and settings of ``starpullm_golden``, before its first step.
 
-    It keeps activations and records a trace.
+    It keeps activations and records a trace. The runtime has the functions of the test's ``starpullm_reference``.
     """
     from starpullm.checks.place import Place
     from starpullm.checks.training import new_trainer
 
-    if "starpullm_reference" in request.fixturenames:  # which may restart the runtime
-        request.getfixturevalue("starpullm_reference")
+    has_reference = "starpullm_reference" in request.fixturenames
+    platform = has_reference and request.getfixturevalue("starpullm_reference").platform_functions
+    starpullm_runtime.restart(platform_functions=platform)
     with new_trainer(Place(starpullm_runtime, tmp_path), starpullm_golden, trace=True) as new:
         yield new
+    starpullm_runtime.restart(platform_functions=False)
 
 
 @pytest.fixture

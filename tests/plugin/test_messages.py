@@ -96,8 +96,10 @@ def test_a_runtime_has_the_functions_of_the_reference(
         def test_reference(starpullm_trainer, starpullm_golden, starpullm_reference):
             has_bits(starpullm_trainer, starpullm_golden, starpullm_reference.record)
 
+        def test_runtime(starpullm_runtime):
+            assert not starpullm_runtime.platform_functions
+
         def test_record(starpullm_trainer, starpullm_golden):
-            assert not starpullm_trainer.runtime.platform_functions
             has_bits(starpullm_trainer, starpullm_golden, starpullm_golden)
 
         def test_reference_first(starpullm_reference, starpullm_golden, starpullm_trainer):
@@ -106,7 +108,7 @@ def test_a_runtime_has_the_functions_of_the_reference(
     )
     library = str(llmc_stand_in(*functions))
     options = ("--starpullm-records=tiny", "--starpullm-partition=1x1", "--starpullm-llmc-library", library)
-    run(*options).assert_outcomes(passed=3)
+    run(*options).assert_outcomes(passed=4)
     suite = (*SUITE, "-k", "parity_with_llmc or gradient_bounds", "--starpullm-sub-batches=1", *options)
     result = run(*suite)
     result.assert_outcomes(passed=result.parseoutcomes()["passed"])

@@ -57,9 +57,9 @@ def again(monkeypatch: pytest.MonkeyPatch) -> Callable[[Floats | None], None]:
 
 def test_tensors_with_other_bits_are_counted(strict: tuple[GoldenRecord, Path]) -> None:
     record, checkpoint = strict
-    assert LlmcReference(LIBRARY, record, checkpoint, record).differences() == (0, 380)
+    assert LlmcReference(LIBRARY, record, checkpoint, record).differences() == 0
     other = with_digest(with_digest(record, "m", "wte", "0" * 32), "v", "wpe", "0" * 32)
-    assert LlmcReference(LIBRARY, record, checkpoint, other).differences() == (2, 380)
+    assert LlmcReference(LIBRARY, record, checkpoint, other).differences() == 2
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_llmc_is_run_once_for_a_library_and_a_record(
 
     monkeypatch.setattr(llmc, "train_llmc", train)
     reference = run_llmc(library, record, checkpoint, tmp_path)
-    assert reference.differences() == (0, 380)
+    assert reference.differences() == 0
     assert reference.platform_functions, "the last step says so"
     assert (reference.library, reference.case, reference.checkpoint) == (library, record, checkpoint)
     assert run_llmc(library, record, checkpoint, tmp_path) == reference
