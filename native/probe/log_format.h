@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define PROBE_MAGIC "STPPROBE"
-#define PROBE_FORMAT 5
+#define PROBE_FORMAT 6
 
 enum probe_stream {
     PROBE_NAMES,
@@ -77,7 +77,8 @@ struct probe_task {
     uint32_t flags;
     uint64_t arguments; // XXH3 of the bytes at cl_arg, or of cl_arg if they can't be read; 0: their number isn't known
     uint32_t stack;     // of the submission, a line of the file `stacks`; 0: not known
-    uint32_t unused[5];
+    uint32_t implementations; // of the codelet, for CPUs: a bit each
+    uint32_t unused[4];
 };
 
 enum probe_access_flag {
@@ -99,7 +100,8 @@ struct probe_event {
     uint64_t time_ns;
     uint32_t kind;
     int32_t worker;
-    uint32_t unused[2];
+    uint32_t implementation; // at a start: of the codelet's, by number
+    uint32_t unused;
 };
 
 enum probe_hash_time { PROBE_BEFORE = 1, PROBE_AFTER };

@@ -40,11 +40,10 @@ static uintptr_t page_up(uintptr_t address)
 bool pages_are_readable(uintptr_t begin, size_t bytes)
 {
     const uintptr_t end = begin + bytes;
-    const int no_operation = -1;
     if (end < begin)
         return false;
     for (uintptr_t page = page_down(begin); page < end; page += page_bytes()) {
-        if (syscall(SYS_rt_sigprocmask, no_operation, page, NULL, sizeof(uint64_t)) == 0 || errno != EINVAL)
+        if (syscall(SYS_rt_sigprocmask, ~0, page, NULL, sizeof(uint64_t)) == 0 || errno != EINVAL)
             return false;
     }
     return true;

@@ -197,6 +197,18 @@ static void rest(void)
     starpu_worker_relax_off();
 }
 
+// Each task has its own in the reference schedule, too, so that all of them are looked at.
+static void draw_implementation(struct starpu_task *task, unsigned worker)
+{
+    unsigned mask;
+    if (!starpu_worker_can_execute_task_impl(worker, task, &mask))
+        return;
+    const uint64_t random = mix(settings->seed ^ 0xa0761d6478bd642f, task_number(task));
+    for (uint64_t skipped = random % (unsigned)__builtin_popcount(mask); skipped > 0; skipped--)
+        mask &= mask - 1;
+    starpu_task_set_implementation(task, (unsigned)__builtin_ctz(mask));
+}
+
 static struct starpu_task *pop(unsigned id)
 {
     struct context *context = starpu_sched_ctx_get_policy_data(id);
@@ -204,7 +216,6 @@ static struct starpu_task *pop(unsigned id)
     const struct candidate candidate = {id, worker, workers_before(id, worker, NULL)};
     const bool is_extra = settings->max_workers > 0 && candidate.rank >= settings->max_workers;
     struct starpu_task *task = NULL;
-    unsigned implementation;
     pthread_mutex_lock(&context->lock);
     if (!is_extra || context->restricted > 0)
         task = ready_pop(&context->ready, may_run, &candidate);
@@ -213,8 +224,8 @@ static struct starpu_task *pop(unsigned id)
     pthread_mutex_unlock(&context->lock);
     if (task == NULL && is_extra)
         rest();
-    if (task != NULL && starpu_worker_can_execute_task_first_impl(candidate.worker, task, &implementation))
-        starpu_task_set_implementation(task, implementation);
+    if (task != NULL)
+        draw_implementation(task, worker);
     return task;
 }
 

@@ -270,6 +270,8 @@ static void append_task(struct starpu_task *task, uint32_t flags)
         .arguments = hash_arguments(task),
         .stack = settings.stacks && is_own(flags) ? stack_number(record_to) : 0,
     };
+    for (int i = 0; task->cl != NULL && i < STARPU_MAXIMPLEMENTATIONS; i++)
+        record.implementations |= (uint32_t)(task->cl->cpu_funcs[i] != NULL) << i;
     for (unsigned i = 0; i < num_accesses; i++) {
         const bool is_ordered = has_mark(task, MARK_ORDERED) && is_sum(task, i);
         struct probe_access access = {
@@ -304,13 +306,14 @@ void recorder_submitted(struct starpu_task *task)
         order_sums(task);
 }
 
-static void append_event(const struct starpu_task *task, uint32_t kind)
+static void append_event(struct starpu_task *task, uint32_t kind)
 {
     int worker = starpu_worker_get_id();
     struct probe_event event = {
         .task = task_number(task),
         .kind = kind,
         .worker = kind == PROBE_READY ? -1 : worker,
+        .implementation = kind == PROBE_START ? starpu_task_get_implementation(task) : 0,
     };
     pthread_mutex_lock(&lock);
     event.time_ns = now_ns();

@@ -37,7 +37,7 @@ def _types() -> dict[str, np.dtype[np.void]]:
 HEADER, *_RECORDS = _types().values()
 RECORDS: Final = dict(zip(_STREAMS, _RECORDS, strict=True))
 MAGIC: Final = b"STPPROBE"
-FORMAT: Final = 5
+FORMAT: Final = 6
 
 NO_CODELET, NOWHERE, INTERNAL, ACQUIRE, LATE, LAST = 1, 2, 4, 8, 16, 32
 NO_ORDER, ORDERED = 1, 2
@@ -116,14 +116,15 @@ class ProbeLog:
 
     def times(self, kind: int) -> NDArray[np.int64]:
         """Return when each task was ready, started or ended; -1 if it never was."""
-        return self._of_tasks("time_ns", kind)
+        return self.of_tasks("time_ns", kind)
 
     @cached_property
     def workers(self) -> NDArray[np.int64]:
         """The worker on which each task ran; -1 if it never started."""
-        return self._of_tasks("worker", START)
+        return self.of_tasks("worker", START)
 
-    def _of_tasks(self, member: str, kind: int) -> NDArray[np.int64]:
+    def of_tasks(self, member: str, kind: int) -> NDArray[np.int64]:
+        """Return a member of each task's event of a kind; -1 if there is none."""
         values = np.full(len(self.tasks), -1, np.int64)
         mine = self.events[self.events["kind"] == kind]
         values[mine["task"].astype(np.int64)] = mine[member]

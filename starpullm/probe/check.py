@@ -19,11 +19,11 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files import probe_log
 from starpullm.probe import schedules
 from starpullm.probe.bounds import beyond_tolerance
-from starpullm.probe.claims import changed_between, never_changed, written_though_read
+from starpullm.probe.claims import changed_between, never_changed, never_ran, written_though_read
 from starpullm.probe.compare import Comparison, compare_ranks
 from starpullm.probe.elements import Tolerance, parse_tolerance
 from starpullm.probe.findings import Finding, Kind, first_of_each
-from starpullm.probe.flow import Flow
+from starpullm.probe.flow import Flow, counted
 from starpullm.probe.intended import Intended, read_intended, split_intended
 from starpullm.probe.linkage import program_of
 from starpullm.probe.narrow import NARROWED, Narrowing
@@ -439,6 +439,13 @@ class _Judge:
             self.totals[name] += getattr(comparison, name)
         self.totals["handles"] = max(self.totals["handles"], comparison.handles)
 
+    def _unseen(self) -> Iterator[str]:
+        """Yield what couldn't be seen of the program, about which nothing is said therefore."""
+        if accesses := self.totals["unseen"]:
+            yield f"the contents of {counted(accesses, 'access')} can't be read"
+        if never := never_ran(list(self.flows.values())):
+            yield f"{counted(sum(never.values()), 'implementation')} never ran, of {', '.join(never)}"
+
     def _result(self, reference: RecordedRun) -> ProbeResult:
         found = first_of_each([finding for finding in self.findings if not finding.kind.is_note])
         found, excused, unused = split_intended(self._with_witnesses(self._narrowed(found, reference)), self.intended)
@@ -450,7 +457,8 @@ class _Judge:
         surroundings = (*reference.surroundings, no_input(), self.files.leavings() if is_unlike else "")
         totals = self.totals
         found, notes = (with_places(findings, reference.flows) for findings in (found, notes))
-        outcome, sentence = Outcome.PASSED, verdict(found, excused)
+        unseen = tuple(self._unseen())
+        outcome, sentence = Outcome.PASSED, verdict(found, excused, unseen)
         if found:
             is_forbidden = all(finding.kind.forbids_comparison for finding in found)
             outcome = Outcome.NOT_COMPARABLE if is_forbidden else Outcome.FAILED
@@ -478,7 +486,7 @@ class _Judge:
             different=totals["different"],
             tolerated=totals["tolerated"],
             tolerance="" if self.tolerance is None else str(self.tolerance),
-            unseen=totals["unseen"],
+            unseen=unseen,
             watched=self.watched,
             findings=tuple(found),
             notes=tuple(notes),

@@ -99,3 +99,15 @@ def never_changed(flows: Sequence[Flow]) -> Iterator[Finding]:
                 f"{{task}} declares to update {{handle}}, its access {key[1]}, and no task of “{key[0]}” changed a "
                 "byte of it in any run; if no input makes one change it, tasks with R could run at the same time",
             )
+
+
+def never_ran(flows: Sequence[Flow]) -> dict[str, int]:
+    """Return how many implementations for CPUs ran in no run, by the name of the codelet that has them."""
+    left: dict[str, int] = {}
+    for flow in flows:
+        columns = flow.codelet, flow.log.tasks["implementations"][flow.tasks], flow.implementation
+        for codelet, existing, ran in set(zip(*(column.tolist() for column in columns), strict=True)):
+            if ran >= 0:
+                name = flow.log.names[codelet]
+                left[name] = left.get(name, existing) & ~(1 << ran)
+    return {name: implementations.bit_count() for name, implementations in left.items() if implementations}

@@ -284,13 +284,17 @@ class _Pairs:
         unknown = bool(self.unknown_input[self.reference.first[task] : self.reference.first[task + 1]].any())
         has_meaning = self.other_arguments[task] and not self.unsteady[task]
         if not unknown and not has_meaning:
+            there, here = (flow.implementation[task] for flow in (self.reference, self.other))
+            why = "it reads or shares something that it doesn't declare"
+            if here != there:
+                why = f"it ran by its codelet's implementation {here} of those for CPUs, there by {there}"
             return finding_of(
                 Kind.OUTPUT_DIFFERS,
                 schedule,
                 self.other,
                 access,
                 "{task} left other contents in {handle} than in the reference schedule, although its inputs were "
-                "equal: it reads or shares something that it doesn't declare",
+                f"equal: {why}",
                 suspects=tuple(self.other.name(other) for other in self._beside(task).tolist()),
             )
         if cause is not None:

@@ -143,6 +143,11 @@ class Flow:
         return self.log.times(probe_log.END)[self.tasks]
 
     @cached_property
+    def implementation(self) -> NDArray[np.int64]:
+        """By which of its codelet's implementations for CPUs each task ran; -1: it never started."""
+        return self.log.of_tasks("implementation", probe_log.START)[self.tasks]
+
+    @cached_property
     def ready_ns(self) -> NDArray[np.int64]:
         """When each task was ready; -1: never, or bound to a worker by the program."""
         return self.log.times(probe_log.READY)[self.tasks]

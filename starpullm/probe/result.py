@@ -22,9 +22,9 @@ class ProbeResult(Result):
     StarPU may reorder (REDUX, COMMUTE, no sequential consistency); ``tolerance`` says what they were bounded by, if
     they were. ``intended`` are findings that a file gives reasons for, ``not_found`` its entries without a finding.
     ``num_ranks`` is 0 for a program that isn't started as ranks. ``num_workers`` are those of the rank with the fewest.
-    ``surroundings`` are sentences about StarPU, and about input and files of runs. Of ``unseen`` accesses the contents
-    can't be read. ``watched`` says where undeclared accesses were looked for. ``replays`` are commands that
-    run a schedule with a finding again. ``seconds`` has the time of each run by the name of its schedule.
+    ``surroundings`` are sentences about StarPU, and about input and files of runs. ``unseen`` says what couldn't be
+    seen. ``watched`` says where undeclared accesses were looked for. ``replays`` are commands that run a schedule with
+    a finding again. ``seconds`` has the time of each run by the name of its schedule.
     """
 
     check: str = "probe"
@@ -40,7 +40,7 @@ class ProbeResult(Result):
     different: int
     tolerated: int
     tolerance: str
-    unseen: int
+    unseen: tuple[str, ...]
     watched: Watched
     findings: tuple[Finding, ...]  # type: ignore[assignment]  # they say more
     notes: tuple[Finding, ...]
@@ -101,8 +101,7 @@ class ProbeResult(Result):
                 f"tolerated: {self.tolerated} contents differ, which come from accesses whose order is free (REDUX, "
                 f"COMMUTE, or without sequential consistency){self._bound()}"
             )
-        if self.unseen:
-            yield f"not seen: the contents of {counted(self.unseen, 'access')} can't be read"
+        yield from (f"not seen: {line}" for line in self.unseen)
         yield from (f"intended: {line}" for line in self.intended)
         yield from (f"intended, but not found: {line}" for line in self.not_found)
         for note in self.notes:
@@ -115,12 +114,13 @@ def _with_places(finding: Finding, prefix: str) -> Iterator[str]:
         yield f"{' ' * len(prefix)}  {finding.places}"
 
 
-def verdict(findings: Sequence[Finding], intended: Sequence[str] = ()) -> str:
+def verdict(findings: Sequence[Finding], intended: Sequence[str] = (), unseen: Sequence[str] = ()) -> str:
     """Return one sentence: a word, and what it means for this program."""
     if not findings:
         known = ", but for what is intended" if intended else ""
+        word = "same in what was seen" if unseen else "same"
         return (
-            f"same: no schedule gave another result, and no task was seen to do anything else than it declares{known}"
+            f"{word}: no schedule gave another result, and no task was seen to do anything else than it declares{known}"
         )
     ending = next((finding for finding in findings if finding.kind is Kind.ENDING), None)
     if ending is not None:

@@ -48,7 +48,7 @@ def judge(example: Example, seed: int, runs: int) -> Row:
         "tasks": result.num_tasks,
         "compared": result.compared,
         "tolerated": result.tolerated,
-        "unseen": result.unseen,
+        "unseen": list(result.unseen),
         "details": [*map(str, result.findings), *result.last_moments[:12]],
         "notes": list(map(str, result.notes)),
     }

@@ -6,7 +6,7 @@
 
 enum { HANDLES = 4 };
 
-static int values[HANDLES];
+static int values[HANDLES] = {1, 2, 3, 4};
 static starpu_data_handle_t handles[HANDLES];
 
 static void add(void *buffers[], void *argument)
@@ -15,6 +15,28 @@ static void add(void *buffers[], void *argument)
 }
 
 static struct starpu_codelet adding = {.cpu_funcs = {add}, .nbuffers = 1, .modes = {STARPU_RW}, .name = "add"};
+
+static void twice(void *buffers[], void *argument)
+{
+    (void)argument;
+    *(int *)STARPU_VARIABLE_GET_PTR(buffers[1]) = 2 * *(int *)STARPU_VARIABLE_GET_PTR(buffers[0]);
+}
+
+static void twice_in_place(void *buffers[], void *argument)
+{
+    (void)argument;
+    int *from = (int *)STARPU_VARIABLE_GET_PTR(buffers[0]);
+    *(int *)STARPU_VARIABLE_GET_PTR(buffers[1]) = *from *= 2;
+}
+
+static void twice_and_one(void *buffers[], void *argument)
+{
+    twice(buffers, argument);
+    ++*(int *)STARPU_VARIABLE_GET_PTR(buffers[1]);
+}
+
+static struct starpu_codelet doubling = {
+    .cpu_funcs = {twice, twice}, .nbuffers = 2, .modes = {STARPU_R, STARPU_W}, .name = "double"};
 
 static struct starpu_task *new_task(struct starpu_codelet *codelet, int handle)
 {
@@ -40,12 +62,54 @@ static void integers(void)
     }
 }
 
+static void double_each(int count, starpu_cpu_func_t second)
+{
+    doubling.cpu_funcs[1] = second;
+    for (int i = 0; i < count; i++) {
+        struct starpu_task *task = new_task(&doubling, 0);
+        task->handles[1] = handles[1 + i % (HANDLES - 1)];
+        submit(task);
+    }
+}
+
+static void implementations(void)
+{
+    double_each(20, twice);
+}
+
+static void lies_in_second_implementation(void)
+{
+    double_each(20, twice_in_place);
+}
+
+static void second_implementation_differs(void)
+{
+    double_each(20, twice_and_one);
+}
+
+static int first_only(unsigned worker, struct starpu_task *task, unsigned implementation)
+{
+    (void)worker;
+    (void)task;
+    return implementation == 0;
+}
+
+static void second_implementation_never_runs(void)
+{
+    doubling.can_execute = first_only;
+    double_each(20, twice);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*submit)(void);
-    } all[] = {{"integers", integers}};
+    } all[] = {{"integers", integers},
+               {"implementations", implementations},
+               {"lies_in_second_implementation", lies_in_second_implementation},
+               {"second_implementation_differs", second_implementation_differs},
+               {"second_implementation_never_runs", second_implementation_never_runs}};
     size_t chosen = 0;
     while (chosen < sizeof all / sizeof *all && (argc < 2 || strcmp(argv[1], all[chosen].name) != 0))
         chosen++;
