@@ -26,9 +26,12 @@ def compare(folder: Path, *options: object) -> Finished:
 
 
 def test_a_right_program(folder: Path) -> None:
-    """Its sums are in other orders, so its bits differ by a few ULPs; a tensor of one addition has equal bits."""
+    """Its sums are in other orders, so its bits differ by a few ULPs; a tensor of one addition has equal bits.
+
+    AdamW may update a parameter whose gradient is only rounding by the learning rate in the other direction.
+    """
     run_command([sys.executable, str(PROGRAM), str(folder)]).check()
-    run = compare(folder, "--ulps", 1000).check()
+    run = compare(folder, "--ulps", 1e6).check()
     assert run.stdout.splitlines()[-1] == "parity: 512 tensors over 2 steps, 0 differ"
     assert run.stdout.startswith("foreign tensors: passed: 512 tensors compared; 2 steps against plain model, at most ")
     [result] = json.loads(compare(folder, "--json").check(1).stdout)

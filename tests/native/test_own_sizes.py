@@ -6,6 +6,7 @@ llm.c's stand-in needs the checkout and a compiler.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.tokens import read_tokens
 from starpullm.golden.records import GoldenRecord
 
-from .children import TWO_CORES, assert_command_refused, names_in, run_cli
+from .children import TWO_CORES, assert_command_refused, names_in, run_cli, run_command
 
 SIZES = "--layers 3 --heads 3 --channels 15 --vocab 29 --batch-size 6 --seq-len 7 --steps 2 --seed 12".split()
 TENSORS = 2 * 270
@@ -61,6 +62,10 @@ def test_inputs(tmp_path: Path) -> None:
     run = run_cli("parity", folder / "run.json").check()
     assert run.stdout.endswith(f"parity: {TENSORS} tensors over 2 steps, 0 differ\n")
     assert_command_refused(run_cli("parity", *SIZES, "--write-inputs", folder), "expected no file in this folder")
+    suite = f"-m pytest -p no:cacheprovider --pyargs starpullm.suite --starpullm-records {folder / 'run.json'}"
+    chosen = "-k parity-run-2-ordered --starpullm-partition 1x1 --starpullm-sub-batches 2"
+    done = run_command([sys.executable, "-P", *suite.split(), *chosen.split()], cwd=tmp_path).check()
+    assert "parity  1x1 lws  4 passed" in done.stdout
 
 
 @pytest.mark.parametrize(
