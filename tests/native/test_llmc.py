@@ -54,6 +54,8 @@ def test_functions_of_the_platform(llmc_stand_in: StandIn) -> None:
     assert line.endswith(f"3 steps against llm.c in {library}{named}")
     [result] = json.loads(parity(library, "--json").check().stdout)
     assert result["facts"]["platform_functions"] is differs
+    line, _ = parity(library, "--sub-batches", 2, "--activation-sets", 1).check().stdout.splitlines()
+    assert line.endswith(", no activations" if differs else ", activations of the last 1 of 2 sub-batches")
 
 
 def test_functions_that_are_neither(llmc_stand_in: StandIn) -> None:
