@@ -55,7 +55,18 @@ def write_log(folder: Path, tasks: Sequence[Task], contents: Mapping[int, float]
     for number, task in enumerate(tasks):
         codelet = names.index(task.codelet)
         rows.append(
-            (task.times[0], first, len(task.modes), codelet, codelet, task.flags, task.arguments, task.stack, 1, [0] * 4)
+            (
+                task.times[0],
+                first,
+                len(task.modes),
+                codelet,
+                codelet,
+                task.flags,
+                task.arguments,
+                task.stack,
+                1,
+                [0] * 4,
+            )
         )
         first += len(task.modes)
         events += [(number, time, kind, 0, 0, 0) for kind, time in zip((2, 3), task.times[1:], strict=True) if time]

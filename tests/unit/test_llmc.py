@@ -5,6 +5,7 @@ A run of llm.c itself needs a build of it; tests/native/test_llmc.py has one whe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from starpullm.checks import llmc
+from starpullm.checks.functions import Compared, uses_platform
 from starpullm.checks.llmc import LlmcReference, run_llmc
 from starpullm.checks.references import GoldenReference
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
@@ -99,6 +101,29 @@ def test_values_of_other_bits_are_not_taken(
     found = reference.expected_values(0, "grads", "fcw[1]")
     assert found.values is None
     assert found.source == f"{reference.name}, run again for the values, failed: it crashed"
+
+
+BOTH, OWN, PLATFORM, NEITHER = ((0, 0), (0, 2), (1, 0), (1, 2))
+"""In how many elements a tensor isn't what the library's own function gives, and not what libm's gives."""
+
+
+@pytest.mark.parametrize(
+    ("found", "platform"), [([BOTH] * 3, False), ([BOTH, OWN, OWN], False), ([BOTH, PLATFORM, BOTH], True), ([], False)]
+)
+def test_functions_are_libms_if_only_these_explain_all_values(found: list[tuple[int, int]], platform: bool) -> None:
+    assert uses_platform(LIBRARY, [Compared("expf", "activations/att", 9, *counts) for counts in found]) is platform
+
+
+def test_functions_of_neither_kind_or_of_both_are_refused() -> None:
+    strange, own, other = (Compared(f"f{n}", "params/wpe", 9, *of) for n, of in enumerate((NEITHER, OWN, PLATFORM)))
+    counts = "aren't those of the correctly rounded function and"
+    expected = "expected all functions correctly rounded or all of this machine's libm: was it built as docs/"
+    sentence = f"{LIBRARY}: found f0 (of 9 elements of params/wpe, 1 {counts} 2 not those of this machine's libm), "
+    for compared in ([strange], [own, strange], [other, own, strange]):
+        with pytest.raises(InvalidArgumentError, match=re.escape(sentence + expected)):
+            uses_platform(LIBRARY, compared)
+    with pytest.raises(InvalidArgumentError, match=r"found f2 \(.*\) and f1 \(of 9 elements of params/wpe, 0 aren't"):
+        uses_platform(LIBRARY, [own, other])
 
 
 class Ranks:
