@@ -22,7 +22,7 @@ STARPULLM_RANKS ("2 4 8"), STARPULLM_SUITE_OPTIONS, STARPULLM_PARITY_OPTIONS, ST
 STARPULLM_BASELINE_LIB are passed on.
 
 Exit status (of the summary too): 0 everything ran and passed; 1 a check failed; 2 bad usage, or nothing was compared;
-3 not comparable on this machine; 4 a job did not run to its end (time limit, node failure, crash, queue).
+3 not comparable, as with a BLAS; 4 a job did not run to its end (time limit, node failure, crash, queue).
 EOT
 }
 

@@ -3,8 +3,8 @@
 Usage: summary.py RESULTS. It writes RESULTS/summary.json (version 1) and prints the same as text. It uses nothing but
 Python's standard library, and the records that job.sh and submit.sh have written.
 
-Exit status: 0 everything ran and passed; 1 a check failed; 2 bad usage, or nothing was compared; 3 not comparable on
-this machine; 4 a job did not run to its end.
+Exit status: 0 everything ran and passed; 1 a check failed; 2 bad usage, or nothing was compared; 3 not comparable, as
+with a BLAS; 4 a job did not run to its end.
 """
 
 from __future__ import annotations
