@@ -62,10 +62,10 @@ class ForeignTensors(Check):
                     rows = difference.rows() if difference and not findings else {}
                     findings.append(Finding(f"step {step}, {name}: {differing}, {ulps:.3g} ULPs", rows))
         left_out = ", ".join(group for group in (*TENSOR_GROUPS, "loss") if group not in groups)
-        note = f"{record.num_steps} steps against plain model, at most {furthest:.3g} ULPs off"
-        note += f", without {left_out}" if left_out else ""
+        left_out = f", without {left_out}" if left_out else ""
+        note = f"{record.num_steps} steps against plain model, at most {furthest:.3g} ULPs off{left_out}"
         result = self.result(compared=compared, findings=findings, note=note, steps=record.num_steps)
-        return replace(result, findings=tuple(findings[: len(tensors)]))
+        return replace(result, findings=tuple(findings[: len(tensors)]), where=str(folder))
 
 
 def _distance(expected: NDArray[np.float32], found: NDArray[np.float32]) -> float:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -88,9 +88,7 @@ def command(**values: Any) -> None:
     results: list[Result] = []
     if run.write_inputs or run.tensors:
         refuse_ranks("one process reads and writes the files of a run")
-        if run.tensors:
-            sys.exit(_compare_tensors(run))
-        return sizes.write_inputs(run)
+        return sizes.write_inputs(run) if run.write_inputs else _compare_tensors(run)
     with (
         all_ranks() as comm,
         command_report(run.report, "starpullm parity", comm) as report,
@@ -100,7 +98,7 @@ def command(**values: Any) -> None:
         parts = number_of_pipelines(comm.Get_size() if comm else 1, run.stages)
         own = [sizes.own_record(run, directory, comm)] if sizes.are_given() else []
         with failing_together(comm):
-            records = own or [find_record(name) for name in run.record_files]
+            records = [*own, *(find_record(name) for name in run.record_files)]
             plan, unfit = _plan(records, run.full, run.sub_batches, parts)
         if comm:
             check_same_options(comm, {f"SHA-256 of record {record.name}": sha256_of(record.path) for record, _ in plan})
@@ -138,15 +136,17 @@ def command(**values: Any) -> None:
     sys.exit(_exit_status(results))
 
 
-def _compare_tensors(run: SimpleNamespace) -> int:
+def _compare_tensors(run: SimpleNamespace) -> NoReturn:
     if sizes.are_given():
         raise click.UsageError(f"--tensors: expected no sizes as options, {run.tensors / sizes.RUN} has them")
-    with all_ranks():
+    with all_ranks(), command_report(run.report, "starpullm parity") as report:
         result = ForeignTensors().compare(GoldenRecord.load(run.tensors / sizes.RUN), run.tensors, run.ulps)
+        report.document["tests"].append(_as_test(result))
+        report.status = _exit_status([result])
     for line in [] if run.as_json else result.lines():
         OUT.print(line)
     _print_summary([result], as_json=run.as_json)
-    return _exit_status([result])
+    sys.exit(report.status)
 
 
 def _plan(

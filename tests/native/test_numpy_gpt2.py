@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ..report.report_json import read_report
 from .children import Finished, assert_command_refused, run_cli, run_command
 
 SIZES = "--layers 3 --heads 4 --channels 48 --vocab 211 --batch-size 6 --seq-len 40 --steps 2".split()
@@ -33,7 +34,8 @@ def test_a_right_program(folder: Path) -> None:
     run_command([sys.executable, str(PROGRAM), str(folder)]).check()
     run = compare(folder, "--ulps", 1e6).check()
     assert run.stdout.splitlines()[-1] == "parity: 512 tensors over 2 steps, 0 differ"
-    assert run.stdout.startswith("foreign tensors: passed: 512 tensors compared; 2 steps against plain model, at most ")
+    passed = f"foreign tensors of {folder}: passed: 512 tensors compared; 2 steps against plain model, at most "
+    assert run.stdout.startswith(passed)
     [result] = json.loads(compare(folder, "--json").check(1).stdout)
     sentences = [finding["sentence"] for finding in result["findings"]]
     assert sentences[0].startswith("step 0, activations/ln1[0]: ")
@@ -44,8 +46,10 @@ def test_a_right_program(folder: Path) -> None:
 def test_a_mistake(folder: Path) -> None:
     """The first tensor that is far off is the one that the mistake is in; the tensors before it are as they were."""
     run_command([sys.executable, str(PROGRAM), str(folder), "mistake"]).check()
-    run = compare(folder, "--ulps", 100).check(1)
+    run = compare(folder, "--ulps", 100, "--report", folder / "report").check(1)
     assert ": step 0, activations/preatt[0]: 19680 of 38400 elements differ, 6.22e+06 ULPs; " in run.stdout
+    report = read_report(folder / "report" / "report.json")
+    assert (report["exit_status"], report["tests"][0]["test"]) == (1, str(folder))
     lines = compare(folder).check(1).stdout.splitlines()
     assert ": step 0, activations/ln1[0]: " in lines[0]
     [qkv] = [line for line in lines if "step 0, activations/qkv[0]: " in line]

@@ -32,6 +32,11 @@ def test_the_plain_model_is_the_reference() -> None:
     assert last == f"parity: {4 * TENSORS} tensors over 8 steps, 0 differ"
 
 
+def test_beside_a_record() -> None:
+    run = run_cli("parity", *SIZES, "tiny").check()
+    assert run.stdout.splitlines()[-1] == f"parity: {TENSORS + 570} tensors over 5 steps, 0 differ"
+
+
 def test_a_difference_is_found() -> None:
     """In another order of summation; the values come from the plain model."""
     run = run_cli("parity", *SIZES, "--sub-batches", 6, "--reduction", "tree", "--json").check(1)
