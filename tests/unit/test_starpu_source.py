@@ -192,9 +192,9 @@ def test_next_suite(fault: str, faulty: str, server: Server, fetch: Callable[...
 
 @pytest.mark.skipif(shutil.which("dpkg-source") is None, reason="dpkg-source isn't installed")
 def test_release_after_all_suites(server: Server, fetch: Callable[..., list[str]]) -> None:
-    for name, version in {"stable": "1.3.9", "testing": "1.5.0"}.items():
+    for name, version in {"stable": "1.3.9", "testing": "1.6.0"}.items():
         suite(server.folder, name, version)
     *suites, release = fetch(source(server.folder / "release.tar.gz", "1.4.10"), debian=True)
     assert [line.partition("'")[0] for line in suites] == ["testing", "unstable", "stable"]
-    assert suites[0].endswith("offered: 1.5.0")
+    assert suites[0].endswith("offered: 1.6.0")
     assert release == f"{server.address}/release.tar.gz: taken"
