@@ -51,13 +51,14 @@ run_tests() {
 
 # In a subshell, because ci/starpu.sh derives its places from CACHE.
 try() (
-    ref=${1%%,*} status=0
+    ref=${1%%,*} options=${1#"${1%%,*}"} status=0
     commit=$(git -C "$CLONE" rev-parse --short "$ref^{commit}")
-    CACHE=$ROOT/.cache/starpus/$commit${1#"$ref"} LOGS=$CACHE/logs STARPU_SOURCE=$CACHE/source
+    # The linker takes a comma in a path for the end of an option.
+    CACHE=$ROOT/.cache/starpus/$commit${options//,/+} LOGS=$CACHE/logs STARPU_SOURCE=$CACHE/source
     # shellcheck source=ci/starpu.sh
     source "$ROOT/ci/starpu.sh"
-    IFS=, read -ra options <<<"${1#"$ref"}"
-    STARPU_OPTIONS+=("${options[@]:1}")
+    IFS=, read -ra more <<<"$options"
+    STARPU_OPTIONS+=("${more[@]:1}")
     STEP_TOTAL=1
     if [[ $(cat "$STARPU_CACHE/recipe" 2>/dev/null) != "$(starpu_recipe)" ]]; then
         STEP_TOTAL=$((2 + STARPU_BUILD_STEPS))
