@@ -78,7 +78,8 @@ struct probe_task {
     uint64_t arguments; // XXH3 of the bytes at cl_arg, or of cl_arg if they can't be read; 0: their number isn't known
     uint32_t stack;     // of the submission, a line of the file `stacks`; 0: not known
     uint32_t implementations; // of the codelet, for CPUs: a bit each
-    uint32_t unused[4];
+    uint32_t submitter;       // the task that has submitted it, by number plus one; 0: none
+    uint32_t unused[3];
 };
 
 enum probe_access_flag {

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { FIRST_BIT = 60 };
+enum { FIRST_BIT = 59 };
 
 static uint64_t num_own;
 static _Atomic bool is_released;
@@ -19,6 +19,12 @@ static uintptr_t bit_of(enum mark mark)
 bool has_mark(const struct starpu_task *task, enum mark mark)
 {
     return ((uintptr_t)task->sched_data & bit_of(mark)) != 0;
+}
+
+void set_started(struct starpu_task *task, bool is_started)
+{
+    const uintptr_t others = (uintptr_t)task->sched_data & ~bit_of(MARK_STARTED);
+    task->sched_data = (void *)(others | (is_started ? bit_of(MARK_STARTED) : 0));
 }
 
 uint64_t task_number(const struct starpu_task *task)

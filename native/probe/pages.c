@@ -2,11 +2,9 @@
 // handles is watched too.
 #include "pages.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 struct range {
@@ -34,19 +32,6 @@ static uintptr_t page_down(uintptr_t address)
 static uintptr_t page_up(uintptr_t address)
 {
     return page_down(address + page_bytes() - 1);
-}
-
-// The system reads a set of signals at the address before it refuses that there is no such operation on it.
-bool pages_are_readable(uintptr_t begin, size_t bytes)
-{
-    const uintptr_t end = begin + bytes;
-    if (end < begin)
-        return false;
-    for (uintptr_t page = page_down(begin); page < end; page += page_bytes()) {
-        if (syscall(SYS_rt_sigprocmask, ~0, page, NULL, sizeof(uint64_t)) == 0 || errno != EINVAL)
-            return false;
-    }
-    return true;
 }
 
 // The first range that ends at an address or behind it.

@@ -24,7 +24,4 @@ void pages_remove_layout(const struct layout *layout);
 bool pages_protect_layout(const struct layout *layout, int protection);
 uint64_t pages_watched_bytes(const struct layout *layout);
 
-// Whether bytes can be read now. The system says so, so that no signal comes.
-bool pages_are_readable(uintptr_t begin, size_t bytes);
-
 uintptr_t page_bytes(void);

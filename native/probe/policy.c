@@ -119,7 +119,7 @@ static int push(struct starpu_task *task)
     const bool waits = settings->prompt_ms > 0 && starpu_worker_get_id() < 0;
     const int gone_before = waits ? num_gone() : 0, ended_before = num_ended;
     recorder_ready(task);
-    num_unfinished++;
+    num_unfinished += !has_mark(task, MARK_STARTED);
     pthread_mutex_lock(&context->lock);
     STARPU_ASSERT_MSG(ready_push(&context->ready, key, task), "starpullm's probe: no memory");
     context->restricted += is_restricted(task);
@@ -197,18 +197,6 @@ static void rest(void)
     starpu_worker_relax_off();
 }
 
-// Each task has its own in the reference schedule, too, so that all of them are looked at.
-static void draw_implementation(struct starpu_task *task, unsigned worker)
-{
-    unsigned mask;
-    if (!starpu_worker_can_execute_task_impl(worker, task, &mask))
-        return;
-    const uint64_t random = mix(settings->seed ^ 0xa0761d6478bd642f, task_number(task));
-    for (uint64_t skipped = random % (unsigned)__builtin_popcount(mask); skipped > 0; skipped--)
-        mask &= mask - 1;
-    starpu_task_set_implementation(task, (unsigned)__builtin_ctz(mask));
-}
-
 static struct starpu_task *pop(unsigned id)
 {
     struct context *context = starpu_sched_ctx_get_policy_data(id);
@@ -216,6 +204,7 @@ static struct starpu_task *pop(unsigned id)
     const struct candidate candidate = {id, worker, workers_before(id, worker, NULL)};
     const bool is_extra = settings->max_workers > 0 && candidate.rank >= settings->max_workers;
     struct starpu_task *task = NULL;
+    unsigned mask; // of implementations
     pthread_mutex_lock(&context->lock);
     if (!is_extra || context->restricted > 0)
         task = ready_pop(&context->ready, may_run, &candidate);
@@ -224,8 +213,13 @@ static struct starpu_task *pop(unsigned id)
     pthread_mutex_unlock(&context->lock);
     if (task == NULL && is_extra)
         rest();
-    if (task != NULL)
-        draw_implementation(task, worker);
+    if (task != NULL && starpu_worker_can_execute_task_impl(worker, task, &mask)) {
+        // In the reference schedule, too, so that all are looked at.
+        const uint64_t random = mix(settings->seed ^ 0xa0761d6478bd642f, task_number(task));
+        for (uint64_t skipped = random % (unsigned)__builtin_popcount(mask); skipped > 0; skipped--)
+            mask &= mask - 1;
+        starpu_task_set_implementation(task, (unsigned)__builtin_ctz(mask));
+    }
     return task;
 }
 
@@ -252,7 +246,7 @@ static void delay(const struct starpu_task *task, bool is_started)
 static void pre_exec(struct starpu_task *task, unsigned id)
 {
     (void)id;
-    num_running++;
+    num_running += !has_mark(task, MARK_STARTED);
     settle();
     if (task->sched_data != NULL)
         delay(task, false);

@@ -14,10 +14,12 @@
 #include "sums.h"
 #include "undeclared.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define XXH_INLINE_ALL
@@ -247,17 +249,19 @@ static uint32_t numbered(starpu_data_handle_t handle)
     return index;
 }
 
-// Many programs pass an integer as the pointer, some of them with a size.
+// Many programs pass an integer as the pointer, some of them with a size. The system says of each page without a signal
+// whether it can be read: it reads a set of signals before it refuses that there is no such operation on one.
 static uint64_t hash_arguments(const struct starpu_task *task)
 {
-    if (task->cl_arg == NULL || task->cl_arg_size == 0)
-        return 0;
-    if (!pages_are_readable((uintptr_t)task->cl_arg, task->cl_arg_size))
-        return XXH3_64bits(&task->cl_arg, sizeof task->cl_arg);
-    return XXH3_64bits(task->cl_arg, task->cl_arg_size);
+    const uintptr_t begin = (uintptr_t)task->cl_arg, end = begin + task->cl_arg_size;
+    for (uintptr_t at = begin & ~(sizeof(uint64_t) - 1); at < end; at = (at | (page_bytes() - 1)) + 1) {
+        if (syscall(SYS_rt_sigprocmask, ~0, at, NULL, sizeof(uint64_t)) == 0 || errno != EINVAL)
+            return XXH3_64bits(&begin, sizeof begin);
+    }
+    return begin < end ? XXH3_64bits(task->cl_arg, task->cl_arg_size) : 0;
 }
 
-static void append_task(struct starpu_task *task, uint32_t flags)
+static void append_task(struct starpu_task *task, uint32_t flags, uint32_t submitter)
 {
     unsigned num_accesses = task->cl == NULL ? 0 : STARPU_TASK_GET_NBUFFERS(task);
     struct probe_task record = {
@@ -269,6 +273,7 @@ static void append_task(struct starpu_task *task, uint32_t flags)
         .flags = flags,
         .arguments = hash_arguments(task),
         .stack = settings.stacks && is_own(flags) ? stack_number(record_to) : 0,
+        .submitter = submitter,
     };
     for (int i = 0; task->cl != NULL && i < STARPU_MAXIMPLEMENTATIONS; i++)
         record.implementations |= (uint32_t)(task->cl->cpu_funcs[i] != NULL) << i;
@@ -287,6 +292,10 @@ static void append_task(struct starpu_task *task, uint32_t flags)
 
 static void number_and_append(struct starpu_task *task, uint32_t flags)
 {
+    // In a task's function and its callbacks, StarPU knows the task. One that comes again submits itself.
+    const bool comes_again = task->regenerate && task->sched_data != NULL;
+    const struct starpu_task *submitter = comes_again ? task : starpu_task_get_current();
+    const uint32_t submitter_number = submitter == NULL ? 0 : (uint32_t)(task_number(submitter) + 1);
     uintptr_t number = ++num_tasks;
     if (is_own(flags))
         number |= marks_of_own(&settings, task);
@@ -294,11 +303,13 @@ static void number_and_append(struct starpu_task *task, uint32_t flags)
     if (settings.watch && runs(task) && (flags & PROBE_INTERNAL) == 0)
         undeclared_submitted();
     if (record_to != NULL)
-        append_task(task, flags);
+        append_task(task, flags, submitter_number);
 }
 
 void recorder_submitted(struct starpu_task *task)
 {
+    if (has_mark(task, MARK_STARTED)) // it goes on after a wait
+        return;
     pthread_mutex_lock(&lock);
     number_and_append(task, flags_of(task));
     pthread_mutex_unlock(&lock);
@@ -442,10 +453,13 @@ void recorder_started(struct starpu_task *task)
     pthread_mutex_unlock(&lock);
     if (has_mark(task, MARK_AWAITED))
         release_held_tasks();
-    if (worker >= 0 && (settings.hash || settings.poison))
+    const bool goes_on = has_mark(task, MARK_STARTED);
+    if (worker >= 0 && (settings.hash || settings.poison) && !goes_on)
         look_before(task, starpu_worker_get_memory_node((unsigned)worker));
     crash_task(task_number(task));
-    append_event(task, PROBE_START);
+    if (!goes_on)
+        append_event(task, PROBE_START);
+    set_started(task, true);
     // StarPU's own may end without a word to the policy.
     if (settings.watch && (flags_of(task) & PROBE_INTERNAL) == 0)
         watch(task);
@@ -474,5 +488,6 @@ void recorder_ended(struct starpu_task *task)
     if (worker >= 0 && settings.hash)
         look_after(task, starpu_worker_get_memory_node((unsigned)worker));
     append_event(task, PROBE_END);
+    set_started(task, false);
     crash_task(UINT64_MAX);
 }

@@ -386,7 +386,7 @@ class _Judge:
                 found = list(explain_poison(flow, other, found))
             else:
                 found += changed_between(name, other)
-                found += broken_order(name, other)
+                found += () if other.is_nested else broken_order(name, other)
                 self.flows[name, rank] = other
             if self.tolerance is not None:
                 found += beyond_tolerance(self.tolerance, flow, other, comparison, name)
@@ -448,7 +448,9 @@ class _Judge:
 
     def _result(self, reference: RecordedRun) -> ProbeResult:
         found = first_of_each([finding for finding in self.findings if not finding.kind.is_note])
-        found, excused, unused = split_intended(self._with_witnesses(self._narrowed(found, reference)), self.intended)
+        if not any(flow.is_nested for flow in reference.flows.values()):
+            found = self._with_witnesses(self._narrowed(found, reference))
+        found, excused, unused = split_intended(found, self.intended)
         faulty = {finding.codelet for finding in found if finding.kind.is_declaration}
         notes = [finding for finding in self.findings if finding.kind.is_note and finding.codelet not in faulty]
         notes = first_of_each(notes)

@@ -30,8 +30,8 @@ def changed_between(schedule: str, flow: Flow) -> Iterator[Finding]:
     """Yield inputs whose contents are not what the last task with this handle left.
 
     The application may change data while it has acquired them, which isn't always recorded. An acquisition waits for
-    the tasks before it, so none lies between two tasks of which the second was submitted before the first had ended.
-    Only such pairs are judged.
+    the tasks before it, so none lies between two tasks of which the second was submitted before the first had ended,
+    or by it. Only such pairs are judged.
     """
     before, has_before = flow.before
     log = flow.log
@@ -44,7 +44,8 @@ def changed_between(schedule: str, flow: Flow) -> Iterator[Finding]:
         if not all_known[last] or all_after[last] == before[access]:
             continue
         earlier, later = int(log.task_of_access[last]), int(flow.tasks[flow.task[access]])
-        if ends[earlier] < 0 or int(log.tasks["submit_ns"][later]) >= ends[earlier]:
+        is_by_it = int(log.tasks["submitter"][later]) == earlier + 1
+        if ends[earlier] < 0 or (int(log.tasks["submit_ns"][later]) >= ends[earlier] and not is_by_it):
             continue
         if acquired[earlier] != acquired[later]:
             continue
@@ -105,7 +106,8 @@ def never_ran(flows: Sequence[Flow]) -> dict[str, int]:
     """Return how many implementations for CPUs ran in no run, by the name of the codelet that has them."""
     left: dict[str, int] = {}
     for flow in flows:
-        columns = flow.codelet, flow.log.tasks["implementations"][flow.tasks], flow.implementation
+        ran_by = flow.log.of_tasks("implementation", probe_log.START)
+        columns = flow.codelet, flow.log.tasks["implementations"][flow.tasks], ran_by[flow.tasks]
         for codelet, existing, ran in set(zip(*(column.tolist() for column in columns), strict=True)):
             if ran >= 0:
                 name = flow.log.names[codelet]

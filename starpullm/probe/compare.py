@@ -110,6 +110,8 @@ def _other_tasks(reference: Flow, other: Flow, schedule: str) -> Finding | None:
     accesses = (reference.handle[:num_accesses] != other.handle[:num_accesses]) | (
         reference.mode[:num_accesses] != other.mode[:num_accesses]
     )
+    if reference.is_nested:  # else StarPU has the order of submission
+        accesses |= reference.writers[:num_accesses] != other.writers[:num_accesses]
     if accesses.any():
         where = int(reference.task[int(np.argmax(accesses))])
     elif where == num_tasks:
@@ -284,7 +286,8 @@ class _Pairs:
         unknown = bool(self.unknown_input[self.reference.first[task] : self.reference.first[task + 1]].any())
         has_meaning = self.other_arguments[task] and not self.unsteady[task]
         if not unknown and not has_meaning:
-            there, here = (flow.implementation[task] for flow in (self.reference, self.other))
+            flows = self.reference, self.other
+            there, here = (flow.log.of_tasks("implementation", probe_log.START)[flow.tasks[task]] for flow in flows)
             why = "it reads or shares something that it doesn't declare"
             if here != there:
                 why = f"it ran by its codelet's implementation {here} of those for CPUs, there by {there}"
@@ -362,4 +365,5 @@ class _Pairs:
         submitted = int(log.tasks["submit_ns"][reader])
         acquired = (log.tasks["flags"][writer:reader] & probe_log.ACQUIRE) != 0
         ended = int(log.times(probe_log.END)[writer])
-        return bool(acquired.any()) or ended < 0 or submitted >= ended
+        is_by_it = int(log.tasks["submitter"][reader]) == writer + 1
+        return bool(acquired.any()) or ended < 0 or (submitted >= ended and not is_by_it)

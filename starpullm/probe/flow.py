@@ -20,6 +20,8 @@ _WRITES = probe_log.MODE_WRITE | probe_log.MODE_REDUX
 class Flow:
     """The tasks that the program itself submitted, in the order of submission; StarPU's own are left out.
 
+    Those that other tasks have submitted come behind: the order of all is that of each submitter only.
+
     StarPU's own tasks come and go with the timing, so only without them are numbers the same in every run. Behind them
     come, as if they were tasks, the application's last looks at handles of which no task shows the last contents: those
     that are unregistered after accesses whose order is free. Arrays have one entry for each access of all of these.
@@ -62,6 +64,11 @@ class Flow:
             accesses=self.accesses[:end],
             handle=self.handle[:end],
         )
+
+    @cached_property
+    def is_nested(self) -> bool:
+        """Whether tasks have submitted tasks."""
+        return bool(self.log.tasks["submitter"].any())
 
     @cached_property
     def task(self) -> NDArray[np.int64]:
@@ -143,11 +150,6 @@ class Flow:
         return self.log.times(probe_log.END)[self.tasks]
 
     @cached_property
-    def implementation(self) -> NDArray[np.int64]:
-        """By which of its codelet's implementations for CPUs each task ran; -1: it never started."""
-        return self.log.of_tasks("implementation", probe_log.START)[self.tasks]
-
-    @cached_property
     def ready_ns(self) -> NDArray[np.int64]:
         """When each task was ready; -1: never, or bound to a worker by the program."""
         return self.log.times(probe_log.READY)[self.tasks]
@@ -208,6 +210,12 @@ class Flow:
         """Return the task of the log that last wrote what an access finds; -1: nobody did."""
         source = int(self.source[access])
         return int(self.log.task_of_access[source]) if source >= 0 else -1
+
+    @cached_property
+    def writers(self) -> NDArray[np.int64]:
+        """The task that last wrote what each access finds; -1: none is known, or its order is free."""
+        is_known = (self.source >= 0) & ~self.is_free & ~self.has_no_order & ~self.commutes[self.source]
+        return np.where(is_known, self._positions[self.log.task_of_access[self.source]], -1)
 
     @cached_property
     def observed(self) -> NDArray[np.int64]:
@@ -288,8 +296,11 @@ def _has(values: NDArray[np.integer], bits: int) -> NDArray[np.bool_]:
 
 def flow_of(log: ProbeLog) -> Flow:
     """Return the task flow of a log."""
-    tasks = np.flatnonzero((log.tasks["flags"] & _NOT_THE_PROGRAMS) == 0)
-    tasks = np.concatenate([tasks, _last_looks(log, tasks)])
+    flow = _flow(log, _in_order(log))
+    return _flow(log, np.concatenate([flow.tasks, _last_looks(flow)]))
+
+
+def _flow(log: ProbeLog, tasks: NDArray[np.int64]) -> Flow:
     counts = log.tasks["num_accesses"][tasks].astype(np.int64)
     first = np.concatenate([[0], np.cumsum(counts)])
     starts = log.tasks["first_access"][tasks].astype(np.int64)
@@ -302,19 +313,36 @@ def flow_of(log: ProbeLog) -> Flow:
     return Flow(log, tasks, first, accesses, rank[inverse.reshape(-1)], of_log[order])
 
 
-def _last_looks(log: ProbeLog, tasks: NDArray[np.int64]) -> NDArray[np.int64]:
+def _in_order(log: ProbeLog) -> NDArray[np.int64]:
+    """Return the program's own tasks: those that no task has submitted, then those that these have, and so on.
+
+    Of each submitter they are in the order of submission, which several of them have in common by chance only.
+    """
+    submitted: dict[int, list[int]] = {}
+    for task, submitter in enumerate(log.tasks["submitter"].tolist()):
+        submitted.setdefault(submitter - 1, []).append(task)
+    tasks = submitted.get(-1, [])
+    for task in tasks:  # it grows meanwhile
+        tasks += submitted.get(task, ())
+    found = np.array(tasks, np.int64)
+    return found[~_has(log.tasks["flags"][found], _NOT_THE_PROGRAMS)]
+
+
+def _last_looks(flow: Flow) -> NDArray[np.int64]:
     """Return the application's last looks at handles that these tasks used, the last time in a free order.
 
     They are in the order in which the tasks first used the handles; the application's own order may be any.
     """
-    last: dict[int, bool] = {}  # by handle, in the order of first use: whether its last writer's order was free
+    log = flow.log
+    last: dict[int, bool] = {}  # by handle: whether its last writer's order was free
     is_free = ((log.accesses["mode"] & _WITHOUT_VALUE) != 0) | ((log.accesses["flags"] & probe_log.NO_ORDER) != 0)
     columns = (log.accesses["handle"].tolist(), _has(log.accesses["mode"], _WRITES).tolist(), is_free.tolist())
-    is_own = np.isin(log.task_of_access, tasks)
+    is_own = np.isin(log.task_of_access, flow.tasks)
     for (handle, writes, free), own in zip(zip(*columns, strict=True), is_own.tolist(), strict=True):
         if own and (writes or handle not in last):
             last[handle] = writes and free
     looks = np.flatnonzero((log.tasks["flags"] & probe_log.LAST) != 0)
     handles = log.accesses["handle"][log.tasks["first_access"][looks].astype(np.int64)].tolist()
     by_handle = dict(zip(handles, looks.tolist(), strict=True))
-    return np.array([by_handle[handle] for handle, free in last.items() if free and handle in by_handle], np.int64)
+    used = flow.handle_of_log.tolist()
+    return np.array([by_handle[handle] for handle in used if last[handle] and handle in by_handle], np.int64)

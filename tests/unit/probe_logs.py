@@ -65,7 +65,8 @@ def write_log(folder: Path, tasks: Sequence[Task], contents: Mapping[int, float]
                 task.arguments,
                 task.stack,
                 1,
-                [0] * 4,
+                0,
+                [0] * 3,
             )
         )
         first += len(task.modes)

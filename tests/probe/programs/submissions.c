@@ -1,5 +1,6 @@
 // How tasks come to StarPU, and what they bring: ./submissions NAME. Each is right, but for those that lie.
 #include <starpu.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -100,6 +101,98 @@ static void second_implementation_never_runs(void)
     double_each(20, twice);
 }
 
+// Each callback submits the next task of its handle, so that tasks of several handles have no order.
+enum { LENGTH = 10 };
+static int lengths[HANDLES];
+static bool touches_another;
+
+static void step(void *buffers[], void *argument)
+{
+    int *value = (int *)STARPU_VARIABLE_GET_PTR(buffers[0]);
+    *value = 3 * *value + 1;
+    if (touches_another && (intptr_t)argument == 1)
+        values[0]++;
+}
+
+static struct starpu_codelet stepping = {.cpu_funcs = {step}, .nbuffers = 1, .modes = {STARPU_RW}, .name = "step"};
+
+static void next(void *argument)
+{
+    const int chain = (int)(intptr_t)argument;
+    if (lengths[chain]++ == LENGTH)
+        return;
+    struct starpu_task *task = new_task(&stepping, chain);
+    task->cl_arg = task->callback_arg = argument;
+    task->callback_func = next;
+    submit(task);
+}
+
+static void chains(void)
+{
+    for (int i = 0; i < HANDLES; i++)
+        next((void *)(intptr_t)i);
+    starpu_task_wait_for_all();
+}
+
+static void chains_lie(void)
+{
+    touches_another = true;
+    chains();
+}
+
+static void divide(void *buffers[], void *argument)
+{
+    (void)buffers;
+    for (int i = 0; i < 3; i++)
+        submit(new_task(&stepping, (int)(intptr_t)argument));
+}
+
+static struct starpu_codelet dividing = {.cpu_funcs = {divide}, .name = "divide"};
+
+static void divide_among(int count)
+{
+    for (int i = 0; i < count; i++) {
+        struct starpu_task *task = starpu_task_create();
+        task->cl = &dividing;
+        task->cl_arg = (void *)(intptr_t)(i % HANDLES);
+        submit(task);
+    }
+    starpu_task_wait_for_all();
+}
+
+static void tasks_submit(void)
+{
+    divide_among(HANDLES);
+}
+
+static void submitters_share(void)
+{
+    divide_among(2 * HANDLES);
+}
+
+static void count_down(void *argument)
+{
+    struct starpu_task *task = starpu_task_get_current();
+    if (++*(int *)argument == LENGTH)
+        task->regenerate = 0;
+}
+
+static void regenerates(void)
+{
+    struct starpu_task *tasks[HANDLES];
+    for (int i = 0; i < HANDLES; i++) {
+        tasks[i] = new_task(&stepping, i);
+        tasks[i]->regenerate = 1;
+        tasks[i]->destroy = 0;
+        tasks[i]->callback_func = count_down;
+        tasks[i]->callback_arg = &lengths[i];
+        submit(tasks[i]);
+    }
+    starpu_task_wait_for_all();
+    for (int i = 0; i < HANDLES; i++)
+        starpu_task_destroy(tasks[i]);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -109,7 +202,12 @@ int main(int argc, char **argv)
                {"implementations", implementations},
                {"lies_in_second_implementation", lies_in_second_implementation},
                {"second_implementation_differs", second_implementation_differs},
-               {"second_implementation_never_runs", second_implementation_never_runs}};
+               {"second_implementation_never_runs", second_implementation_never_runs},
+               {"chains", chains},
+               {"chains_lie", chains_lie},
+               {"tasks_submit", tasks_submit},
+               {"submitters_share", submitters_share},
+               {"regenerates", regenerates}};
     size_t chosen = 0;
     while (chosen < sizeof all / sizeof *all && (argc < 2 || strcmp(argv[1], all[chosen].name) != 0))
         chosen++;
