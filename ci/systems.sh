@@ -10,8 +10,8 @@ usage: ci/systems.sh SYSTEM
 Makes a clean root with git and python3 below $TMPDIR or /tmp, clones this checkout's HEAD into it, and runs there
   ci/bootstrap.sh starpullm demo
   ci/bootstrap.sh pytest
-SYSTEM is debian12, debian13, testing or debian12-arm64. The last one is emulated and slow: the C tests and the suite with
-the record `tiny` on one worker stand for the second command.
+SYSTEM is debian12, debian13, testing or debian12-arm64. The last one is emulated and slow: the suite with the record
+`tiny` on one worker, and the C tests, stand for the second command and come first.
 
 It needs root, debootstrap and 5 GB, and for debian12-arm64 qemu-user-static. The mirror of this machine's Debian and the
 settings of apt, pip and proxies hold in the root, too, which is gone afterwards. All output is in .cache/logs/.
@@ -32,15 +32,14 @@ case $SYSTEM in
     testing) SUITE=testing ;;
     debian12-arm64)
         SUITE=bookworm ARCHITECTURE=arm64
-        COMMANDS[1]="cd native && cmake --preset release && cmake --build --preset release && ctest --preset release"
-        COMMANDS[2]="ci/bootstrap.sh pytest --timeout 3600 --pyargs starpullm.suite --starpullm-time-limit 3600 \
-            --starpullm-records tiny --starpullm-partition 1x1"
+        COMMANDS=("ci/bootstrap.sh pytest --timeout 3600 --pyargs starpullm.suite --starpullm-time-limit 3600 \
+            --starpullm-records tiny --starpullm-partition 1x1" "cd native && cmake --preset release &&
+            cmake --build --preset release && ctest --preset release" "${COMMANDS[0]}")
         ;;
     *) usage >&2; exit 2 ;;
 esac
 
-((EUID == 0)) || { echo "systems: root is needed, to mount in the other root" >&2; exit 1; }
-command -v debootstrap >/dev/null || { echo "systems: debootstrap is missing" >&2; exit 1; }
+[[ $EUID == 0 && -x $(command -v debootstrap) ]] || { echo "systems: root and debootstrap are needed" >&2; exit 1; }
 [[ $SYSTEM != *-arm64 || -x $EMULATOR ]] || { echo "systems: $EMULATOR (qemu-user-static) is missing" >&2; exit 1; }
 
 # Mounts the kernel's list of emulators and writes TEXT to its FILE.
@@ -68,12 +67,11 @@ inside() {
     mount -t tmpfs tmpfs "$root/dev/shm"
     # pip's settings, as variables. Folders of files that they name are mounted: an index refers to what lies beside it.
     while read -r name value; do
-        name=${name//-/_}
-        settings+=("PIP_${name^^}=$value")
+        settings+=("PIP_$(tr a-z- A-Z_ <<<"$name")=$value")
         for path in $value; do
             path=${path#file://} folder=$(dirname "${path#file://}")
-            [[ $path == /*/* && -e $path ]] || continue
-            mountpoint -q "$root$folder" || mount --bind -o ro,X-mount.mkdir "$folder" "$root$folder"
+            [[ $path != /*/* || ! -e $path ]] || mountpoint -q "$root$folder" ||
+                mount --bind -o ro,X-mount.mkdir "$folder" "$root$folder"
         done
     done < <(python3 -m pip config list | sed -n "s/^\(global\|install\|:env:\)\.\([a-z-]*\)='\(.*\)'\$/\2 \3/p")
     mapfile -t -O "${#settings[@]}" settings < <(env | grep -iE '^(https?|no)_proxy=')
