@@ -21,7 +21,7 @@ from starpullm.files.arrays import DAMAGED_ARCHIVE
 from starpullm.files.header import reading
 from starpullm.files.model import num_elements
 from starpullm.files.safetensors import read_values, stored_tensors
-from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, layer_name
+from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, layer_name, step_results
 
 
 class ForeignTensors(Check):
@@ -53,6 +53,9 @@ class ForeignTensors(Check):
             if missing or not found:
                 raise FormatError(f"{folder}, step {step}: found no {', '.join(missing) or 'tensor'}")
             loss[...] = next(losses)
+            results = step_results(np.float32(loss), plain.groups)
+            if any(results[group] != record.steps[step].digests[group] for group in TENSOR_GROUPS):
+                raise FormatError(f"{record.path}, step {step}: expected the plain model's results, found others")
             for name in filter(found.__contains__, tensors):
                 values = np.tril(found[name]) if name.partition("[")[0].endswith("att") else found[name]
                 difference, ulps = compare_bits(tensors[name], values), _distance(tensors[name], values)

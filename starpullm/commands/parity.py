@@ -88,7 +88,10 @@ def command(**values: Any) -> None:
     results: list[Result] = []
     if run.write_inputs or run.tensors:
         refuse_ranks("one process reads and writes the files of a run")
+        sizes.refuse_others("write_inputs" if run.write_inputs else "tensors")
         return sizes.write_inputs(run) if run.write_inputs else _compare_tensors(run)
+    if run.ulps:
+        raise click.UsageError("--ulps: expected --tensors beside it")
     with (
         all_ranks() as comm,
         command_report(run.report, "starpullm parity", comm) as report,
@@ -137,8 +140,6 @@ def command(**values: Any) -> None:
 
 
 def _compare_tensors(run: SimpleNamespace) -> NoReturn:
-    if sizes.are_given():
-        raise click.UsageError(f"--tensors: expected no sizes as options, {run.tensors / sizes.RUN} has them")
     with all_ranks(), command_report(run.report, "starpullm parity") as report:
         result = ForeignTensors().compare(GoldenRecord.load(run.tensors / sizes.RUN), run.tensors, run.ulps)
         report.document["tests"].append(_as_test(result))

@@ -45,6 +45,18 @@ def are_given() -> bool:
     return any(source(name) is ParameterSource.COMMANDLINE for name in (*_NEEDED, *_OTHERS))
 
 
+def refuse_others(mode: str) -> None:
+    """Raise a usage error if an option stands on the command line that says nothing beside this one."""
+    context = click.get_current_context()
+    known = {"tensors": ("ulps", "as_json", "report", "time_limit"), "write_inputs": (*_NEEDED, *_OTHERS)}
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_given and name not in (mode, *known[mode]):
+            found = parameter.opts[0] if isinstance(parameter, click.Option) else "RECORD"
+            raise click.UsageError(f"--{mode.replace('_', '-')}: expected no {found} beside it")
+
+
 def own_record(run: SimpleNamespace, folder: Path, comm: Comm | None = None) -> GoldenRecord:
     """Write the run's model and record into a folder, and return the record, which rank 0 computes for all ranks."""
     names = {option.name: option.opts[0] for option in click.get_current_context().command.params}

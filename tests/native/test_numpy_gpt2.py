@@ -58,5 +58,16 @@ def test_a_mistake(folder: Path) -> None:
 
 def test_bad_usage(folder: Path, tmp_path: Path) -> None:
     assert_command_refused(compare(folder), f"{folder}: expected step-0.npz or .safetensors, found neither")
-    assert_command_refused(compare(folder, *SIZES), "--tensors: expected no sizes as options", "run.json has them")
+    assert_command_refused(compare(folder, *SIZES), "--tensors: expected no --layers beside it")
+    assert_command_refused(compare(folder, "tiny"), "--tensors: expected no RECORD beside it")
+    assert_command_refused(run_cli("parity", "--ulps", 3, "tiny"), "--ulps: expected --tensors beside it")
+    assert_command_refused(
+        run_cli("parity", "--write-inputs", tmp_path / "new", "--partition", "1x1"),
+        "--write-inputs: expected no --partition beside it",
+    )
+    settings = json.loads((folder / "run.json").read_text())
+    settings["config"]["learning_rate"] *= 2
+    run_command([sys.executable, str(PROGRAM), str(folder)]).check()
+    (folder / "run.json").write_text(json.dumps(settings))
+    assert_command_refused(compare(folder), "run.json, step 0: expected the plain model's results, found others")
     assert_command_refused(compare(tmp_path), "run.json: can't be read: No such file")
