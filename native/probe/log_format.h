@@ -36,6 +36,7 @@ struct probe_header {
     // Of a run in which undeclared accesses are looked for: bytes of handles, those of them that are watched, handles
     // that aren't plain memory, and tasks in which all that can be watched was.
     uint64_t handle_bytes, watched_bytes, unwatched_handles, watched_tasks;
+    int64_t unseen_tasks; // that StarPU has run without a word to the policy; below 0: it doesn't count what it runs
     uint64_t counts[PROBE_STREAMS];
 };
 
@@ -64,7 +65,6 @@ enum probe_task_flag {
     PROBE_NOWHERE = 2,    // has no function to run
     PROBE_INTERNAL = 4,   // StarPU's own
     PROBE_ACQUIRE = 8,    // the application's acquisition of data
-    PROBE_LATE = 16,      // never seen at submission: recorded when it started
     PROBE_LAST = 32,      // no task: the application unregisters a handle, with what is in it then
 };
 

@@ -246,10 +246,11 @@ static void delay(const struct starpu_task *task, bool is_started)
 static void pre_exec(struct starpu_task *task, unsigned id)
 {
     (void)id;
+    if (task->sched_data == NULL) // of a context without a policy
+        return;
     num_running += !has_mark(task, MARK_STARTED);
     settle();
-    if (task->sched_data != NULL)
-        delay(task, false);
+    delay(task, false);
     recorder_started(task);
     delay(task, true);
 }
@@ -257,6 +258,8 @@ static void pre_exec(struct starpu_task *task, unsigned id)
 static void post_exec(struct starpu_task *task, unsigned id)
 {
     (void)id;
+    if (task->sched_data == NULL)
+        return;
     recorder_ended(task);
     last_end = now_ns();
     num_running--;

@@ -16,6 +16,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <starpu_profiling_tool.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ static bool is_started;
 static struct log *record_to; // NULL: nothing is recorded
 static uint64_t num_tasks;
 static _Atomic uint64_t last_submitted;
+static _Atomic int64_t num_unseen; // functions that have run, without those of which the policy has heard
 static handle_hook registered, unregistered;
 
 uint64_t last_submission_ns(void)
@@ -94,6 +96,23 @@ const struct settings *recorder_start(void)
     return &settings;
 }
 
+static void count_run(struct starpu_prof_tool_info *info, union starpu_prof_tool_event_info *event,
+                      struct starpu_prof_tool_api_info *api)
+{
+    (void)info;
+    (void)event;
+    (void)api;
+    num_unseen++;
+}
+
+// StarPU calls it by STARPU_PROF_TOOL, and what it adds in contexts with other policies, too.
+__attribute__((visibility("default"))) void
+starpu_prof_tool_library_register(starpu_prof_tool_entry_register_func add, starpu_prof_tool_entry_register_func remove)
+{
+    (void)remove;
+    add(starpu_prof_tool_event_start_cpu_exec, count_run, starpu_prof_tool_command_reg);
+}
+
 __attribute__((destructor)) static void end_log(void)
 {
     pthread_mutex_lock(&lock);
@@ -102,6 +121,7 @@ __attribute__((destructor)) static void end_log(void)
         if (settings.watch)
             undeclared_stop();
         record_to->header->ended = 1;
+        record_to->header->unseen_tasks = num_unseen;
         log_close(record_to);
         record_to = NULL;
     }
@@ -290,8 +310,12 @@ static void append_task(struct starpu_task *task, uint32_t flags, uint32_t submi
     last_submitted = record.submit_ns;
 }
 
-static void number_and_append(struct starpu_task *task, uint32_t flags)
+void recorder_submitted(struct starpu_task *task)
 {
+    if (has_mark(task, MARK_STARTED)) // it goes on after a wait
+        return;
+    const uint32_t flags = flags_of(task);
+    pthread_mutex_lock(&lock);
     // In a task's function and its callbacks, StarPU knows the task. One that comes again submits itself.
     const bool comes_again = task->regenerate && task->sched_data != NULL;
     const struct starpu_task *submitter = comes_again ? task : starpu_task_get_current();
@@ -304,14 +328,6 @@ static void number_and_append(struct starpu_task *task, uint32_t flags)
         undeclared_submitted();
     if (record_to != NULL)
         append_task(task, flags, submitter_number);
-}
-
-void recorder_submitted(struct starpu_task *task)
-{
-    if (has_mark(task, MARK_STARTED)) // it goes on after a wait
-        return;
-    pthread_mutex_lock(&lock);
-    number_and_append(task, flags_of(task));
     pthread_mutex_unlock(&lock);
     if (has_mark(task, MARK_ORDERED) && record_to != NULL)
         order_sums(task);
@@ -447,10 +463,7 @@ static void watch(struct starpu_task *task)
 void recorder_started(struct starpu_task *task)
 {
     int worker = starpu_worker_get_id();
-    pthread_mutex_lock(&lock);
-    if (task->sched_data == NULL)
-        number_and_append(task, flags_of(task) | PROBE_LATE);
-    pthread_mutex_unlock(&lock);
+    num_unseen--;
     if (has_mark(task, MARK_AWAITED))
         release_held_tasks();
     const bool goes_on = has_mark(task, MARK_STARTED);

@@ -19,7 +19,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files import probe_log
 from starpullm.probe import schedules
 from starpullm.probe.bounds import beyond_tolerance
-from starpullm.probe.claims import changed_between, never_changed, never_ran, written_though_read
+from starpullm.probe.claims import changed_between, never_changed, never_ran, nothing_to_compare, written_though_read
 from starpullm.probe.compare import Comparison, compare_ranks
 from starpullm.probe.elements import Tolerance, parse_tolerance
 from starpullm.probe.findings import Finding, Kind, first_of_each
@@ -51,6 +51,9 @@ _DELAYS_US = 1_000_000
 """The delays of all tasks of a run together, about, if they came one after the other."""
 _WITNESSES = 3
 """Findings for which schedules are run again."""
+
+_BY_UNSEEN_TASKS = (Kind.CHANGED_BETWEEN, Kind.INPUT_CHANGED, Kind.INPUT_FROM_OUTSIDE)
+"""Findings that tasks which weren't seen explain."""
 
 
 def probe_program(
@@ -171,13 +174,14 @@ class _Judge:
     def verdict(self, runs: int, seed: int, poison: bool) -> ProbeResult:
         """Return the result of all runs; the first run without poison that doesn't end by itself is the last."""
         with self._run(schedules.REFERENCE) as reference:
+            self._claims(reference)
             if reference.num_tasks == 0 and reference.is_complete:
+                others = f", but {next(self._unseen())}" if self.totals["unseen tasks"] else ""
                 raise InvalidArgumentError(
-                    f"{program_of(self.command)}: submitted no task to StarPU (it {reference.ending}), expected at "
-                    "least one in a scheduling context without a policy of its own; nothing would be compared"
+                    f"{program_of(self.command)}: submitted no task to StarPU (it {reference.ending}){others}, "
+                    "expected at least one in a scheduling context without a policy of its own"
                 )
             has_ended_well = self._has_ended_well(reference, reference)
-            self._claims(reference)
             if has_ended_well:
                 self._other_runs(reference, runs, seed, poison)
             return self._result(reference)
@@ -358,6 +362,8 @@ class _Judge:
             self._add(rank, changed_between(run.schedule.name, flow))
             seen = flow.before[1] | flow.after[1] | ~flow.has_function[flow.task]
             own = (flow.mode & (probe_log.MODE_SCRATCH | probe_log.MODE_REDUX)) != 0
+            self.totals["accesses"] += len(flow.accesses)
+            self.totals["unseen tasks"] += max(0, int(flow.log.header["unseen_tasks"]))
             self.totals["unseen"] += int((~seen & ~own & (flow.start_ns[flow.task] >= 0)).sum())
 
     def _compare(self, run: RecordedRun, reference: RecordedRun) -> bool:
@@ -441,13 +447,19 @@ class _Judge:
 
     def _unseen(self) -> Iterator[str]:
         """Yield what couldn't be seen of the program, about which nothing is said therefore."""
+        if self.totals["unseen tasks"]:
+            tasks = counted(self.totals["unseen tasks"], "task")
+            yield f"{tasks} in scheduling contexts with another policy, or none, as parallel workers"
+        if not self.totals["accesses"]:
+            yield "any contents, as no task has data: only how the program ended was compared"
         if accesses := self.totals["unseen"]:
             yield f"the contents of {counted(accesses, 'access')} can't be read"
         if never := never_ran(list(self.flows.values())):
             yield f"{counted(sum(never.values()), 'implementation')} never ran, of {', '.join(never)}"
 
     def _result(self, reference: RecordedRun) -> ProbeResult:
-        found = first_of_each([finding for finding in self.findings if not finding.kind.is_note])
+        explained = _BY_UNSEEN_TASKS if self.totals["unseen tasks"] else ()
+        found = first_of_each([one for one in self.findings if not (one.kind.is_note or one.kind in explained)])
         if not any(flow.is_nested for flow in reference.flows.values()):
             found = self._with_witnesses(self._narrowed(found, reference))
         found, excused, unused = split_intended(found, self.intended)
@@ -464,18 +476,16 @@ class _Judge:
         if found:
             is_forbidden = all(finding.kind.forbids_comparison for finding in found)
             outcome = Outcome.NOT_COMPARABLE if is_forbidden else Outcome.FAILED
-        elif totals["outputs"] == 0:
-            raise InvalidArgumentError(
-                f"{program_of(self.command)}: no task left contents that can be read (see the modes of its accesses), "
-                "expected at least one; nothing would be compared"
-            )
+        elif totals["outputs"] == 0 and totals["accesses"]:
+            raise InvalidArgumentError(f"{program_of(self.command)}: {nothing_to_compare(reference.flows.values())}")
         elif reference.num_workers == 1:
             outcome = Outcome.NOT_COMPARABLE
             sentence = "not comparable: StarPU had one worker, so no two tasks ran at the same time"
         return ProbeResult(
             outcome=outcome,
             sentence=sentence,
-            compared=totals["outputs"],
+            compared=totals["outputs"] or len(self.seconds),
+            unit="contents of handles" if totals["outputs"] else "endings",
             measured=len(found),
             command=self.command,
             starpu_version=next(iter(reference.flows.values())).log.starpu_version,

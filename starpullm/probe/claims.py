@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.files import probe_log
 from starpullm.probe.findings import Finding, Kind, finding_of
-from starpullm.probe.flow import Flow
+from starpullm.probe.flow import Flow, counted
 
 
 def written_though_read(schedule: str, flow: Flow) -> Iterator[Finding]:
@@ -113,3 +113,13 @@ def never_ran(flows: Sequence[Flow]) -> dict[str, int]:
                 name = flow.log.names[codelet]
                 left[name] = left.get(name, existing) & ~(1 << ran)
     return {name: implementations.bit_count() for name, implementations in left.items() if implementations}
+
+
+def nothing_to_compare(flows: Iterable[Flow]) -> str:
+    """Return a sentence about the accesses of tasks that left nothing to compare."""
+    modes = np.concatenate([flow.mode for flow in flows])
+    sums, written = (int(((modes & bit) != 0).sum()) for bit in (probe_log.MODE_REDUX, probe_log.MODE_WRITE))
+    return (
+        f"of {counted(len(modes), 'access')} {sums} add to reductions of which no task reads the result, {written} "
+        "write what can't be read, and the others write nothing, expected one that writes to an interface of StarPU's"
+    )

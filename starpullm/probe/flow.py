@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -56,14 +56,7 @@ class Flow:
 
     def truncated(self, num_tasks: int) -> Flow:
         """Return the flow of the first tasks."""
-        end = int(self.first[num_tasks])
-        return replace(
-            self,
-            tasks=self.tasks[:num_tasks],
-            first=self.first[: num_tasks + 1],
-            accesses=self.accesses[:end],
-            handle=self.handle[:end],
-        )
+        return _flow(self.log, self.tasks[:num_tasks])
 
     @cached_property
     def is_nested(self) -> bool:

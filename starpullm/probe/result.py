@@ -62,7 +62,7 @@ class ProbeResult(Result):
     def _run_line(self) -> str:
         ranks = f" of {self.num_ranks} ranks" if self.num_ranks else ""
         compared = "nothing was compared"
-        if self.compared:
+        if self.num_compared_handles:
             handles = counted(self.num_compared_handles, "handle")
             compared = f"{counted(self.compared, 'content')} of {handles} compared, {self.different} different"
         others = counted(self.runs, "other run")

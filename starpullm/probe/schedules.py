@@ -84,6 +84,7 @@ class Schedule:
                 "STARPU_SILENT": "0",  # its warnings are told
                 "STARPU_SCHED": "probe",
                 "STARPU_SCHED_LIB": str(find_probe()),
+                "STARPU_PROF_TOOL": str(find_probe()),
                 "STARPULLM_PROBE_DIRECTORY": str(folder),
                 "STARPULLM_PROBE_SEED": str(self.seed),
                 "STARPULLM_PROBE_MAX_WORKERS": str(self.max_workers),

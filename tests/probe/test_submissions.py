@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from starpullm.checks.result import Outcome
+from starpullm.errors import InvalidArgumentError
 from starpullm.files.probe_log import read_probe_log
 from starpullm.probe.findings import Kind
 
@@ -16,6 +17,17 @@ from .conftest import Compile, probe
 @pytest.fixture(scope="module")
 def program(compiled: Compile) -> str:
     return str(compiled("submissions"))
+
+
+def has_feature(starpu_prefix: Path, name: str) -> bool:
+    (header,) = starpu_prefix.glob("include/starpu/*/starpu_config.h")
+    return f"#define STARPU_{name} 1" in header.read_text("utf-8")
+
+
+def refusal(*command: str) -> str:
+    with pytest.raises(InvalidArgumentError) as caught:
+        probe(command, runs=1)
+    return str(caught.value)
 
 
 def test_an_integer_as_the_pointer_to_arguments(program: str, tmp_path: Path) -> None:
@@ -73,7 +85,44 @@ def test_an_undeclared_write_of_a_task_that_a_callback_submits(program: str) -> 
 
 
 def test_a_task_that_goes_on_after_a_wait_is_the_same(compiled: Compile, starpu_prefix: Path) -> None:
-    if "#define STARPU_OPENMP 1" not in (starpu_prefix / "include/starpu/1.4/starpu_config.h").read_text("utf-8"):
+    if not has_feature(starpu_prefix, "OPENMP"):
         pytest.skip("this StarPU has no OpenMP runtime")
     result = probe([str(compiled("continuation"))], runs=3)
     assert (result.outcome, result.num_tasks) == (Outcome.PASSED, 16 + 4), result.lines()
+
+
+def test_tasks_of_another_context_are_counted(program: str) -> None:
+    result = probe([program, "in_another_context"], runs=1)
+    assert (result.outcome, result.num_tasks) == (Outcome.PASSED, 4), result.lines()
+    assert result.unseen == ("4 tasks in scheduling contexts with another policy, or none, as parallel workers",)
+    assert result.sentence.startswith("same in what was seen: ")
+
+
+def test_what_tasks_of_another_context_have_done_is_nobodys_fault(program: str) -> None:
+    result = probe([program, "shared_with_another_context"], runs=1)
+    assert (result.outcome, result.findings) == (Outcome.PASSED, ()), result.lines()
+    assert result.unseen == ("16 tasks in scheduling contexts with another policy, or none, as parallel workers",)
+
+
+def test_parallel_workers_are_named(program: str, starpu_prefix: Path) -> None:
+    if not has_feature(starpu_prefix, "PARALLEL_WORKER"):
+        pytest.skip("this StarPU has no parallel workers")
+    assert "tasks in scheduling contexts with another policy, or none, as parallel workers, expected" in refusal(
+        program, "parallel_workers"
+    )
+
+
+def test_tasks_without_data_are_judged_by_the_ending(program: str) -> None:
+    result = probe([program, "no_data"], runs=1)
+    assert (result.outcome, result.unit) == (Outcome.PASSED, "endings"), result.lines()
+    assert result.lines()[1].endswith(" other runs, nothing was compared")
+    assert result.unseen == ("any contents, as no task has data: only how the program ended was compared",)
+
+
+def test_a_refusal_says_what_the_tasks_do_with_their_data(program: str) -> None:
+    assert "of 1 access 0 add to reductions of which no task reads the result, 0 write what" in refusal(
+        program, "only_reads"
+    )
+    assert "of 4 accesses 4 add to reductions of which no task reads the result, 0 write what" in refusal(
+        program, "only_adds"
+    )

@@ -193,6 +193,104 @@ static void regenerates(void)
         starpu_task_destroy(tasks[i]);
 }
 
+static void in_another_context(void)
+{
+    int workers[] = {0, 1};
+    const unsigned context = starpu_sched_ctx_create(workers, 2, "another", STARPU_SCHED_CTX_POLICY_NAME, "lws", 0);
+    for (int i = 0; i < HANDLES; i++) {
+        submit(new_task(&adding, 0));
+        struct starpu_task *task = new_task(&adding, 1 + i % (HANDLES - 1));
+        task->sched_ctx = context;
+        submit(task);
+    }
+    starpu_task_wait_for_all();
+    starpu_sched_ctx_delete(context);
+}
+
+// The handle has tasks of both contexts, one after the other.
+static void shared_with_another_context(void)
+{
+    int workers[] = {0, 1};
+    const unsigned context = starpu_sched_ctx_create(workers, 2, "another", STARPU_SCHED_CTX_POLICY_NAME, "lws", 0);
+    for (int i = 0; i < 8 * HANDLES; i++) {
+        struct starpu_task *task = new_task(&stepping, 0);
+        if (i % 2 == 1)
+            task->sched_ctx = context;
+        submit(task);
+    }
+    starpu_task_wait_for_all();
+    starpu_sched_ctx_delete(context);
+}
+
+static void parallel_workers(void)
+{
+#ifdef STARPU_PARALLEL_WORKER
+    struct starpu_parallel_worker_config *workers = starpu_parallel_worker_init(
+        HWLOC_OBJ_MACHINE, STARPU_PARALLEL_WORKER_POLICY_NAME, "lws", STARPU_PARALLEL_WORKER_PARTITION_ONE,
+        STARPU_PARALLEL_WORKER_NEW, STARPU_PARALLEL_WORKER_TYPE, STARPU_PARALLEL_WORKER_OPENMP,
+        STARPU_PARALLEL_WORKER_NB, 2, STARPU_PARALLEL_WORKER_NCORES, 1, 0);
+    for (int i = 0; i < HANDLES; i++)
+        submit(new_task(&stepping, i));
+    starpu_task_wait_for_all();
+    starpu_parallel_worker_shutdown(workers);
+#endif
+}
+
+static void nothing(void *buffers[], void *argument)
+{
+    (void)buffers;
+    (void)argument;
+}
+
+static struct starpu_codelet reading = {.cpu_funcs = {nothing}, .nbuffers = 1, .modes = {STARPU_R}, .name = "read"};
+static struct starpu_codelet without_data = {.cpu_funcs = {nothing}, .name = "without data"};
+
+static void no_data(void)
+{
+    for (int i = 0; i < HANDLES; i++) {
+        struct starpu_task *task = starpu_task_create();
+        task->cl = &without_data;
+        submit(task);
+    }
+    starpu_task_wait_for_all();
+}
+
+static void only_reads(void)
+{
+    submit(new_task(&reading, 0));
+}
+
+static void clear(void *buffers[], void *argument)
+{
+    (void)argument;
+    *(int *)STARPU_VARIABLE_GET_PTR(buffers[0]) = 0;
+}
+
+static void join(void *buffers[], void *argument)
+{
+    (void)argument;
+    *(int *)STARPU_VARIABLE_GET_PTR(buffers[0]) += *(int *)STARPU_VARIABLE_GET_PTR(buffers[1]);
+}
+
+static struct starpu_codelet clearing = {.cpu_funcs = {clear}, .nbuffers = 1, .modes = {STARPU_W}};
+static struct starpu_codelet joining = {
+    .cpu_funcs = {join}, .nbuffers = 2, .modes = {STARPU_RW | STARPU_COMMUTE, STARPU_R}};
+static struct starpu_codelet contributing = {.cpu_funcs = {add}, .nbuffers = 1, .modes = {STARPU_REDUX}, .name = "add"};
+
+static void only_adds(void)
+{
+    starpu_data_handle_t sum;
+    starpu_variable_data_register(&sum, -1, 0, sizeof(int));
+    starpu_data_set_reduction_methods(sum, &joining, &clearing);
+    for (int i = 0; i < HANDLES; i++) {
+        struct starpu_task *task = starpu_task_create();
+        task->cl = &contributing;
+        task->handles[0] = sum;
+        submit(task);
+    }
+    starpu_data_unregister(sum);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -207,7 +305,13 @@ int main(int argc, char **argv)
                {"chains_lie", chains_lie},
                {"tasks_submit", tasks_submit},
                {"submitters_share", submitters_share},
-               {"regenerates", regenerates}};
+               {"regenerates", regenerates},
+               {"in_another_context", in_another_context},
+               {"shared_with_another_context", shared_with_another_context},
+               {"parallel_workers", parallel_workers},
+               {"no_data", no_data},
+               {"only_reads", only_reads},
+               {"only_adds", only_adds}};
     size_t chosen = 0;
     while (chosen < sizeof all / sizeof *all && (argc < 2 || strcmp(argv[1], all[chosen].name) != 0))
         chosen++;
