@@ -84,10 +84,14 @@ def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: P
     if library or (folder.parent / "models" / "bus").exists():
         if kept := [f"{key}={value}" for key, value in _of_starpu(os.environ).items() if key not in given]:
             said += f"; the environment has {', '.join(kept)}"
-        return (
-            f"{name}: {ending} and didn't start StarPU with the probe, expected a call of starpu_init with "
-            f"STARPU_SCHED and STARPU_SCHED_LIB as the probe sets them{said}"
-        )
+        if "scheduling policy 'probe' was not found" in ending.stderr:
+            why = "it started StarPU with another scheduling policy, expected STARPU_SCHED_LIB as the probe sets it"
+        else:
+            why = (
+                "it left before it started StarPU, as programs do that want no STARPU_SCHED, or started it without the "
+            )
+            why += "probe, expected a call of starpu_init with STARPU_SCHED and STARPU_SCHED_LIB as the probe sets them"
+        return f"{name}: {ending}; {why}{said}"
     return f"{name}: {ending} and didn't start StarPU, expected a StarPU program{said}"
 
 

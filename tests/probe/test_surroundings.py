@@ -129,8 +129,12 @@ def test_a_scheduler_that_the_program_sets(program: str, tmp_path: Path) -> None
 
 
 def test_a_program_that_keeps_the_probe_out(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = "didn't start StarPU with the probe, expected a call of starpu_init with STARPU_SCHED and STARPU_SCHED_LIB"
+    words = "it started StarPU with another scheduling policy, expected STARPU_SCHED_LIB as the probe sets it"
     assert words in refusal(program, "sets_library")
+    words = (
+        "it left before it started StarPU, as programs do that want no STARPU_SCHED, or started it without the probe"
+    )
+    assert f"ended with exit status 77; {words}" in refusal(program, "wants_no_scheduler")
     assert words in refusal("env", "-i", program, "plain")
     monkeypatch.setenv("STARPU_NTHREADS_PER_CORE", "2")
     sentence = refusal(program, "plain")

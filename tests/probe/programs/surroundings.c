@@ -50,6 +50,8 @@ int main(int argc, char **argv)
         setenv("STARPU_SCHED", "dmda", 1);
     } else if (strcmp(name, "sets_library") == 0) {
         setenv("STARPU_SCHED_LIB", "", 1);
+    } else if (strcmp(name, "wants_no_scheduler") == 0 && getenv("STARPU_SCHED") != NULL) {
+        return 77;
     } else if (strcmp(name, "asks_for_one_worker") == 0) {
         setenv("STARPU_NCPU", "1", 1);
     } else if (strcmp(name, "takes_two") == 0) {
