@@ -87,8 +87,9 @@ def test_an_undeclared_write_of_a_task_that_a_callback_submits(program: str) -> 
 def test_a_task_that_goes_on_after_a_wait_is_the_same(compiled: Compile, starpu_prefix: Path) -> None:
     if not has_feature(starpu_prefix, "OPENMP"):
         pytest.skip("this StarPU has no OpenMP runtime")
-    result = probe([str(compiled("continuation"))], runs=3)
-    assert (result.outcome, result.num_tasks) == (Outcome.PASSED, 16 + 4), result.lines()
+    for arguments, more in ([], 0), (["waits"], 2):
+        result = probe([str(compiled("continuation")), *arguments], runs=3)
+        assert (result.outcome, result.num_tasks) == (Outcome.PASSED, 16 + 4 + more), result.lines()
 
 
 def test_tasks_of_another_context_are_counted(program: str) -> None:
