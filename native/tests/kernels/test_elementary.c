@@ -224,6 +224,7 @@ static void try_hard(void)
     for (size_t i = 0; i < sizeof of_log / sizeof *of_log; i++)
         try(LOGF, of_log[i], 0.0f);
     try(COSHF, 0x1.c12a5p-5f, 0.0f);
+    try(EXPF, -0x1.65cf3p+6f, 0.0f);
 }
 
 /* Whole powers that 64 bits hold, ties among them: what the conversion of an integer rounds. */
