@@ -5,12 +5,13 @@ All measurements run in child processes. No test expects a certain speed of the 
 
 from __future__ import annotations
 
-import subprocess
+import struct
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from starpullm.binding.library import find_library
 from starpullm.checks.result import json_value
 from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
@@ -63,16 +64,16 @@ def test_reference_kernels_are_slower_than_vectors(tmp_path: Path) -> None:
     assert told["peaks"] == 18
 
 
-def bits_of_two_builds(directory: str, preloaded: str) -> list[Any]:
+def bits_of_two_builds(directory: str, other: str) -> list[Any]:
     checkpoint = Path(directory) / "model.bin"
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
     results = []
-    for reduction, environment in (
-        ("tree", {"STARPULLM_SIMD": "ref"}),
-        ("ordered", {"LD_PRELOAD": preloaded}),
-        ("redux", {}),
+    for reduction, build in (
+        ("tree", Contender("new", environment={"STARPULLM_SIMD": "ref"})),
+        ("ordered", Contender("new", library=Path(other))),
+        ("redux", Contender("new")),
     ):
-        builds = with_control(Contender("new", environment=environment), Contender("baseline"))
+        builds = with_control(build, Contender("baseline"))
         with taking_turns(workload(reduction=reduction, sub_batches=3), checkpoint, builds) as turns:
             result = turns.compare_bits()
             results.append(None if result is None else result.as_json())
@@ -80,12 +81,11 @@ def bits_of_two_builds(directory: str, preloaded: str) -> list[Any]:
 
 
 def test_builds_with_other_bits_are_found(tmp_path: Path) -> None:
-    """One build has another expf: its probabilities are off by an ULP, and everything that follows from them."""
-    source, library = tmp_path / "expf.c", tmp_path / "expf.so"
-    source.write_text(
-        "#include <math.h>\nfloat expf(float x) { return nextafterf((float)exp((double)x), INFINITY); }\n"
-    )
-    subprocess.run(["cc", "-O2", "-fPIC", "-shared", source, "-o", library, "-lm"], check=True, timeout=60)
+    """One build has another coefficient of the exponential: other probabilities, and all that follows from them."""
+    own, library = find_library().read_bytes(), tmp_path / "libstarpullm.so"
+    right, wrong = (struct.pack("<d", float.fromhex(digits)) for digits in ("0x1.c6b08d70400d0p-20", "0x1.c0p-20"))
+    assert right in own
+    library.write_bytes(own.replace(right, wrong))
     same, other, not_fixed = run_function(bits_of_two_builds, tmp_path, library, timeout=TIMEOUT, environment=TWO_CORES)
     assert (same["outcome"], same["measured"]) == ("passed", 0)
     assert same["compared"] == other["compared"] > 100
