@@ -111,6 +111,16 @@ def test_plain_model(system: System, tmp_path: Path) -> None:
     assert done.stdout == losses.tobytes() + b"".join(tensor.tobytes() for tensor in tensors)
 
 
+def test_reads_and_writes_are_told_apart(tmp_path: Path) -> None:
+    """Each kind of load and store of aarch64, where the emulator doesn't say which of them a memory fault was."""
+    sources = (HERE / "fault_kinds.c", NATIVE / "src" / "instrument" / "fault_aarch64.c")
+    command = AARCH64.compiled(tmp_path, *sources, options=("-march=armv8.3-a",))
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60, text=True)
+    accesses = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    assert len(accesses) > 40
+    assert [instruction for expected, found, instruction in accesses if found != expected] == []
+
+
 def compiled_kernels(system: System, directory: Path) -> list[str]:
     """Compile call_kernels.c, the kernels and those of the level once more for it."""
     once = KERNELS / "simd" / "scratch.c"
