@@ -49,8 +49,9 @@ class BitDifference:
             rows["differ"] = f"{self.differing} of {self.elements} elements {self.shape} ({percentage:.3g} %)"
             rows["first element"] = f"{self.index}, {list(self.position)}"
         distance = "" if self.ulps is None else f", {self.ulps} ULP off"
-        rows["expected"] = f"0x{self.expected_bits} ({np.float32(self.expected)!s})"
-        rows["found"] = f"0x{self.found_bits} ({np.float32(self.found)!s}){distance}"
+        number = np.float32 if len(self.expected_bits) == 8 else np.float64
+        rows["expected"] = f"0x{self.expected_bits} ({number(self.expected)!s})"
+        rows["found"] = f"0x{self.found_bits} ({number(self.found)!s}){distance}"
         if self.shape:
             counts = [f"{low}{f' to {high}' if high > low else ''}: {count}" for low, high, count in self.ulp_counts]
             others = f"zeros of other sign: {self.zero_signs}; NaNs: {self.nans}"
@@ -65,23 +66,26 @@ class BitDifference:
         }
 
 
-def compare_bits(expected: NDArray[np.float32], found: NDArray[np.float32]) -> BitDifference | None:
+def compare_bits(expected: NDArray[np.floating], found: NDArray[np.floating]) -> BitDifference | None:
     """Return how two tensors differ, or None if all bits are equal.
 
     -0 differs from +0, and a NaN differs from a NaN with another payload. An `InvalidArgumentError` is raised if the
-    shapes differ, or an array isn't float32.
+    shapes or the types differ, or the type is neither float32 nor float64.
     """
-    if expected.shape != found.shape or not expected.dtype == found.dtype == np.float32:
+    if expected.shape != found.shape or expected.dtype != found.dtype or found.dtype not in (np.float32, np.float64):
         raise InvalidArgumentError(
             f"tensors to compare: found {found.dtype} {found.shape} and {expected.dtype} {expected.shape}, expected "
-            "two of float32 with the same shape"
+            "two of float32 or of float64 with the same shape"
         )
-    expected_bits, found_bits = (np.ascontiguousarray(array).reshape(-1).view(np.uint32) for array in (expected, found))
+    size, number = found.itemsize, found.dtype
+    expected_bits, found_bits = (
+        np.ascontiguousarray(array).reshape(-1).view(f"u{size}") for array in (expected, found)
+    )
     indices = np.flatnonzero(expected_bits != found_bits)
     if not indices.size:
         return None
     first = int(indices[0])
-    left, right = expected_bits[indices].view(np.float32), found_bits[indices].view(np.float32)
+    left, right = expected_bits[indices].view(number), found_bits[indices].view(number)
     nan = np.isnan(left) | np.isnan(right)
     distances = ulps_between(left[~nan], right[~nan])
     return BitDifference(
@@ -89,8 +93,8 @@ def compare_bits(expected: NDArray[np.float32], found: NDArray[np.float32]) -> B
         differing=indices.size,
         index=first,
         position=tuple(int(i) for i in np.unravel_index(first, expected.shape)),
-        expected_bits=f"{expected_bits[first]:08x}",
-        found_bits=f"{found_bits[first]:08x}",
+        expected_bits=f"{expected_bits[first]:0{2 * size}x}",
+        found_bits=f"{found_bits[first]:0{2 * size}x}",
         expected=float(left[0]),
         found=float(right[0]),
         ulps=None if nan[0] else int(distances[0]),
@@ -116,7 +120,7 @@ def bits_of(value: np.float32) -> str:
 
 
 def _ulp_counts(distances: NDArray[np.uint64]) -> Iterator[tuple[int, int, int]]:
-    _, exponents = np.frexp(distances.astype(np.float64))  # exact: below 2^33
-    for exponent, count in enumerate(np.bincount(exponents)):
+    powers = np.uint64(1) << np.arange(64, dtype=np.uint64)
+    for exponent, count in enumerate(np.bincount(np.searchsorted(powers, distances, side="right"))):
         if count:
             yield 1 << (exponent - 1), (1 << exponent) - 1, int(count)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +14,9 @@ from numpy.typing import NDArray
 
 from starpullm.checks.bits import bits_of, compare_bits
 from starpullm.errors import InvalidArgumentError
+from starpullm.testing import assert_same_bits
+
+PAGE = Path(__file__).parents[2] / "docs" / "validate.md"
 
 
 def tensor(*patterns: int) -> NDArray[np.float32]:
@@ -80,6 +86,38 @@ def test_neither_order_nor_other_types_are_mixed_up() -> None:
         compare_bits(values, values.T)
     with pytest.raises(InvalidArgumentError, match="found float64"):
         compare_bits(values, values.astype(np.float64))
+    with pytest.raises(InvalidArgumentError, match="found int32"):
+        compare_bits(values.view(np.int32), values.view(np.int32))
+
+
+def test_binary64() -> None:
+    difference = compare_bits(np.array([1.0, -1.0, 0.0]), np.array([1.0 + 2**-52, 1.0, -0.0]))
+    assert difference is not None
+    assert difference.rows() == {
+        "differ": "3 of 3 elements (3,) (100 %)",
+        "first element": "0, [0]",
+        "expected": "0x3ff0000000000000 (1.0)",
+        "found": "0x3ff0000000000001 (1.0000000000000002), 1 ULP off",
+        "elements by ULPs off": f"1: 1, {2**62} to {2**63 - 1}: 1; zeros of other sign: 1; NaNs: 0",
+    }
+
+
+def test_the_example_of_the_assertion() -> None:
+    """validate.md has the program and what it prints."""
+    text = PAGE.read_text("utf-8").partition("assert_same_bits")[2]
+    [program] = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    [message] = re.findall(r"```\nAssertionError: (.*?)\n```", text, re.DOTALL)
+    with pytest.raises(AssertionError) as caught:
+        exec(program, {})
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("wrong", [tensor(1, 2), np.ones(3), tensor(1, 2, 1 << 31), tensor(0, 0, 3)])
+def test_the_assertion_fails_on_another_array(wrong: NDArray[np.floating]) -> None:
+    expected = tensor(1, 2, 0)
+    assert_same_bits(expected.copy(), expected)
+    with pytest.raises(AssertionError, match=r"arrays have different bits|tensors to compare: found"):
+        assert_same_bits(wrong, expected)
 
 
 PATTERNS = arrays(
