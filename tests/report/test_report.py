@@ -24,6 +24,7 @@ from starpullm.report.tables import matrices
 from starpullm.report.verdict import claim_rows, not_checked, verdict_of
 from starpullm.report.workers import workers_of
 
+from . import pictures
 from .report_json import read_report
 from .reports import entry, failing, gradients, killed, parity, passing, recording
 
@@ -260,6 +261,13 @@ def test_a_page_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:
     with pytest.raises(PageError, match=r"index.html: can't be made of report.json: KeyError: 'operations'"):
         folder.write(document)
     assert json.loads((tmp_path / "out" / "report.json").read_text())["tests"] == document["tests"]
+
+
+def test_the_pictures_are_as_new_as_the_templates() -> None:
+    """Drawings are sources themselves; every other picture of the pages is made by one command."""
+    made_of = json.loads(pictures.RECORD.read_text("utf-8"))
+    assert made_of == dict.fromkeys(pictures.PICTURES, pictures.digest_of_sources()), "python -m tests.report.pictures"
+    assert {path.name for path in pictures.DOCS.iterdir() if path.suffix in (".png", ".jpg")} == set(made_of)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
