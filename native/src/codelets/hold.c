@@ -105,7 +105,7 @@ struct edge_list {
 static status id_of(struct edge_list *list, struct starpu_task *task, int64_t *id)
 {
     if (task->callback_func == task_done) {
-        *id = ((const struct task *)task->callback_arg)->record->id;
+        *id = ((const struct task *)task->callback_arg)->record.task->id;
         return STARPULLM_OK;
     }
     size_t i = list->held;

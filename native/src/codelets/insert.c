@@ -1,21 +1,20 @@
-/* The one place that submits a task to StarPU, on one rank and on several. The ranks that a task concerns call it in
- * the same order. The task's place says where it runs; the others only exchange its data, or do nothing. */
+/* The only file that submits a task to StarPU, on one rank and on several. The ranks that a task concerns call it in
+ * the same order. The task's attributes say where it runs; the others only exchange its data, or do nothing. */
 #include <stdlib.h>
 
 #include "codelets/hold.h"
 #include "codelets/task.h"
 #include "runtime/runtime.h"
 
-static struct starpu_task *task_on_this_rank(struct operation *operation, struct task_place place,
-                                             const struct access *accesses, size_t num_accesses)
+static struct starpu_task *task_on_this_rank(const struct task *task)
 {
     struct starpu_task *starpu_task = starpu_task_create();
-    starpu_task->cl = operation_codelet(operation, place.iteration);
-    starpu_task->priority = place.priority;
-    starpu_task->nbuffers = (int)num_accesses;
-    for (size_t i = 0; i < num_accesses; i++) {
-        starpu_task->handles[i] = accesses[i].data->handle;
-        starpu_task->modes[i] = accesses[i].mode;
+    starpu_task->cl = task_codelet(task);
+    starpu_task->priority = task->attributes.priority;
+    starpu_task->nbuffers = task->num_accesses;
+    for (int i = 0; i < task->num_accesses; i++) {
+        starpu_task->handles[i] = task->accesses[i].data->handle;
+        starpu_task->modes[i] = task->accesses[i].mode;
     }
     return starpu_task;
 }
@@ -23,7 +22,7 @@ static struct starpu_task *task_on_this_rank(struct operation *operation, struct
 /* A task that can't be submitted is destroyed, at once or with the hold that it depends on. */
 static status submit(struct starpu_task *starpu_task, struct task *task)
 {
-    struct iteration *iteration = task->iteration;
+    struct iteration *iteration = task->attributes.iteration;
     starpu_task->name = task->operation->name;
     starpu_task->sched_ctx = runtime_layout()->context;
     starpu_task->cl_arg = task;
@@ -53,49 +52,41 @@ static status submit(struct starpu_task *starpu_task, struct task *task)
     return code;
 }
 
-static size_t remove_absent(struct access *accesses, size_t num_accesses)
-{
-    size_t present = 0;
-    for (size_t i = 0; i < num_accesses; i++)
-        if (accesses[i].data || !accesses[i].may_be_absent)
-            accesses[present++] = accesses[i];
-    return present;
-}
-
 /* Of a task of another rank: whether this rank sends what it reads, receives what it writes, or has a copy that then is
  * no longer valid. Contributions to a reduction are exchanged with their sum, and what a stage passes on before the
  * pass that reads it. */
-static bool takes_part(const struct access *accesses, size_t num_accesses)
+static bool takes_part(const struct task *task)
 {
-    for (size_t i = 0; i < num_accesses; i++) {
-        const struct data *data = accesses[i].data;
-        if (!data || !data->handle || data->passed_on || accesses[i].mode == STARPU_REDUX)
+    for (int i = 0; i < task->num_accesses; i++) {
+        const struct data *data = task->accesses[i].data;
+        const enum starpu_data_access_mode mode = task->accesses[i].mode;
+        if (!data || !data->handle || data->passed_on || mode == STARPU_REDUX)
             continue;
-        const bool owned = data->owner == runtime_layout()->rank, written = accesses[i].mode != STARPU_R;
+        const bool owned = data->owner == runtime_layout()->rank, written = mode != STARPU_R;
         if (data->copied ? written : owned)
             return true;
     }
     return false;
 }
 
-static status exchange_data(struct operation *operation, struct task_place place, const struct access *accesses,
-                            size_t num_accesses)
+static status exchange_data(const struct task *task)
 {
+    struct iteration *iteration = task->attributes.iteration;
     struct starpu_task *none;
-    recorder_skip(place.iteration->recorder);
-    if (!takes_part(accesses, num_accesses))
+    recorder_skip(iteration->recorder);
+    if (!takes_part(task))
         return STARPULLM_OK;
-    place.iteration->exchanged++;
-    TRY(transfers_before_task(&none, operation, place, accesses, num_accesses));
-    return transfers_after_task(operation, place, accesses, num_accesses);
+    iteration->exchanged++;
+    TRY(transfers_before_task(&none, task));
+    return transfers_after_task(task);
 }
 
-static status check_registered(const struct operation *operation, const struct access *accesses, size_t num_accesses)
+static status check_registered(const struct task *task)
 {
-    for (size_t i = 0; i < num_accesses; i++)
-        if (!accesses[i].data || !accesses[i].data->handle)
-            return runtime_failure("%s: found no handle for its operand %zu on rank %d, expected one", operation->name,
-                                   i, runtime_layout()->rank);
+    for (int i = 0; i < task->num_accesses; i++)
+        if (!task->accesses[i].data || !task->accesses[i].data->handle)
+            return runtime_failure("%s: found no handle for its operand %d on rank %d, expected one",
+                                   task->operation->name, i, runtime_layout()->rank);
     return STARPULLM_OK;
 }
 
@@ -121,13 +112,14 @@ static void let_leave(struct offload_plan *plan, struct data *data)
 }
 
 /* The plan counts accesses in the order of submission. */
-static void follow_plan(struct iteration *iteration, const struct access *accesses, size_t num_accesses)
+static void follow_plan(const struct task *task)
 {
+    struct iteration *iteration = task->attributes.iteration;
     struct offload_plan *plan = iteration->plan;
-    for (size_t i = 0; i < num_accesses; i++) {
-        struct data *data = accesses[i].data;
+    for (int i = 0; i < task->num_accesses; i++) {
+        struct data *data = task->accesses[i].data;
         const int after = plan ? plan->after[iteration->accesses++] : AFTER_NOTHING;
-        if (accesses[i].mode != STARPU_R)
+        if (task->accesses[i].mode != STARPU_R)
             data->has_value = true;
         if (after == AFTER_WRITE_EARLY || after == AFTER_LEAVE)
             data_write_early(data);
@@ -167,7 +159,7 @@ static size_t create_fetches(const struct iteration *iteration, struct starpu_ta
 
 static status submit_by_plan(struct starpu_task *starpu_task, struct task *task)
 {
-    struct iteration *iteration = task->iteration;
+    struct iteration *iteration = task->attributes.iteration;
     struct starpu_task *fetches[TASK_MAX_ACCESSES];
     const size_t count =
         iteration->plan && iteration->plan->fetches.first ? create_fetches(iteration, starpu_task, fetches) : 0;
@@ -185,33 +177,32 @@ static status submit_by_plan(struct starpu_task *starpu_task, struct task *task)
     return code;
 }
 
-status insert_task(struct operation *operation, struct task_place place, struct access *accesses, size_t num_accesses,
-                   const union arguments *arguments)
+status insert_task(struct task *task)
 {
-    if (!place.iteration->on_paper && place.rank != runtime_layout()->rank)
-        return exchange_data(operation, place, accesses, num_accesses);
-    num_accesses = remove_absent(accesses, num_accesses);
-    if (place.iteration->on_paper)
-        return task_record(&(struct starpullm_trace_task *){NULL}, operation->number, place, accesses, num_accesses);
-    TRY(check_registered(operation, accesses, num_accesses));
-    place.iteration->submitted++;
+    struct iteration *iteration = task->attributes.iteration;
+    if (iteration->on_paper)
+        return task_record(&task->record, task);
+    if (task->attributes.rank != runtime_layout()->rank)
+        return exchange_data(task);
+    TRY(check_registered(task));
+    iteration->submitted++;
     const bool one_rank = runtime_layout()->ranks == 1;
-    struct task *task;
-    TRY(task_create(&task, operation, place, accesses, num_accesses, arguments));
-    take_leaving(place.iteration->plan, task);
+    struct task *created;
+    TRY(task_create(&created, task));
+    take_leaving(iteration->plan, created);
     struct starpu_task *starpu_task = NULL;
     status code = STARPULLM_OK;
     if (one_rank)
-        starpu_task = task_on_this_rank(operation, place, accesses, num_accesses);
+        starpu_task = task_on_this_rank(task);
     else
-        code = transfers_before_task(&starpu_task, operation, place, accesses, num_accesses);
+        code = transfers_before_task(&starpu_task, task);
     if (starpu_task)
-        code = submit_by_plan(starpu_task, task);
+        code = submit_by_plan(starpu_task, created);
     else
-        task_destroy(task);
+        task_destroy(created);
     if (code == STARPULLM_OK && one_rank)
-        follow_plan(place.iteration, accesses, num_accesses);
+        follow_plan(task);
     if (code == STARPULLM_OK && !one_rank)
-        code = transfers_after_task(operation, place, accesses, num_accesses);
+        code = transfers_after_task(task);
     return code;
 }

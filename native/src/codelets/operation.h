@@ -1,4 +1,4 @@
-/* What is submitted: the arguments of each operation of operations.def, a task's place in the algorithm, and one
+/* What is submitted: the arguments of each operation of operations.def, a task's attributes, and one
  * submit_<operation>() for each, which inserts one task. StarPU derives the dependencies from the operands' accesses
  * and the order of submission. */
 #pragma once
@@ -10,9 +10,8 @@
 /* A scheduler with priorities takes, of the tasks that are ready, one of the highest priority. */
 enum { PRIORITY_LATER = -1, PRIORITY_DEFAULT, PRIORITY_AT_ONCE };
 
-/* A task's place in the algorithm (below 0 where there is no sub-batch or layer), the rank that runs it, its priority.
- */
-struct task_place {
+/* The sub-batch and the layer that a task is of (below 0: of none), the rank that runs it, and its priority. */
+struct task_attributes {
     struct iteration *iteration;
     int sub_batch, layer, rank, priority;
 };
@@ -44,15 +43,16 @@ struct sum {
     };
 #include "codelets/operations.def"
 
-#define OPERATION(name, operands, values) status submit_##name(struct task_place place, const struct name *arguments);
+#define OPERATION(name, operands, values) \
+    status submit_##name(struct task_attributes attributes, const struct name *arguments);
 #include "codelets/operations.def"
 
 /* Submits a task of an operation with the members of its struct, such as .count = count. They are copied. */
-#define SUBMIT(name, place, ...) submit_##name((place), &(const struct name){__VA_ARGS__})
+#define SUBMIT(name, attributes, ...) submit_##name((attributes), &(const struct name){__VA_ARGS__})
 
 /* Sends the value of `source` from its owner to the owner of `destination`; this rank is one of these two. Both have
  * the same size. It is a message and no task, but ordered among the tasks by its accesses. */
-status submit_transfer(struct task_place place, struct data *destination, struct data *source);
+status submit_transfer(struct task_attributes attributes, struct data *destination, struct data *source);
 
 /* For ACCUMULATION_REDUCES: the reduction of this gradient is a sum that starts at +0. */
 void gradient_make_reducible(struct data *gradient);

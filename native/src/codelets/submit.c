@@ -1,54 +1,5 @@
-/* What is made from operations.def: each operation's kernel call, the table of operations, and each one's submission
- * with the accesses that it declares. */
+/* submit_<operation>() of each operation of operations.def: its task, with the accesses that it declares. */
 #include "codelets/task.h"
-
-/* ---- The call. An operand's buffer is found by its handle. ---- */
-
-static enum sum_start start_of(struct sum sum)
-{
-    return sum.accumulation == ACCUMULATION_STARTS ? SUM_FROM_ZERO : SUM_CONTINUES;
-}
-
-#define W(x) task_buffer(task, a->x, buffers),
-#define R(x) task_buffer(task, a->x, buffers),
-#define RW(x) task_buffer(task, a->x, buffers),
-#define RW_FROM(first, x) (float *)task_buffer(task, a->x, buffers) + a->first,
-#define S(x) task_buffer(task, a->x.data, buffers),
-#define R_OR_NULL(x) R(x)
-#define S_OR_NULL(x) S(x)
-#define SIZE(x) a->x,
-#define OFFSET(x)
-#define VALUE(type, x) a->x,
-#define ADDRESS(type, x) &a->x,
-#define START(x) start_of(a->x),
-#define OPERATION(name, operands, values)                                                    \
-    static void run_##name(const struct task *task, void *const buffers[], struct team team) \
-    {                                                                                        \
-        const struct name *a = &task->arguments.name;                                        \
-        kernels()->name(operands values team);                                               \
-    }
-#define OPERATION_WITHOUT_KERNEL(name, operands, values)                                     \
-    static void run_##name(const struct task *task, void *const buffers[], struct team team) \
-    {                                                                                        \
-        const struct name *a = &task->arguments.name;                                        \
-        name(operands values team);                                                          \
-    }
-#include "codelets/operations.def"
-
-/* ---- The table ---- */
-
-static struct operation operations[] = {
-#define OPERATION(name_, operands, values) {.number = OPERATION_##name_, .name = #name_, .run = run_##name_},
-#define MESSAGE(name_) {.number = OPERATION_##name_, .name = #name_},
-#include "codelets/operations.def"
-};
-
-const char *starpullm_operation_name(int32_t index)
-{
-    return index >= 0 && index < NUM_OPERATIONS ? operations[index].name : NULL;
-}
-
-/* ---- The submission ---- */
 
 static enum starpu_data_access_mode mode_of(struct sum sum)
 {
@@ -57,19 +8,40 @@ static enum starpu_data_access_mode mode_of(struct sum sum)
                                                         : STARPU_REDUX;
 }
 
-#define W(x) {a->x, STARPU_W, false},
-#define R(x) {a->x, STARPU_R, false},
-#define RW(x) {a->x, STARPU_RW, false},
+static void add_access(struct task *task, struct data *data, enum starpu_data_access_mode mode)
+{
+    task->accesses[task->num_accesses++] = (struct access){data, mode};
+}
+
+static void add_if_present(struct task *task, struct data *data, enum starpu_data_access_mode mode)
+{
+    if (data)
+        add_access(task, data, mode);
+}
+
+#define W(x) add_access(&task, a->x, STARPU_W);
+#define R(x) add_access(&task, a->x, STARPU_R);
+#define RW(x) add_access(&task, a->x, STARPU_RW);
 #define RW_FROM(first, x) RW(x)
-#define S(x) {a->x.data, mode_of(a->x), false},
-#define R_OR_NULL(x) {a->x, STARPU_R, true},
-#define S_OR_NULL(x) {a->x.data, mode_of(a->x), true},
-#define OPERATION(name, operands, values)                                                                      \
-    status submit_##name(struct task_place place, const struct name *a)                                        \
-    {                                                                                                          \
-        struct access accesses[] = {operands};                                                                 \
-        _Static_assert(sizeof accesses / sizeof *accesses <= TASK_MAX_ACCESSES, "too many operands");          \
-        return insert_task(&operations[OPERATION_##name], place, accesses, sizeof accesses / sizeof *accesses, \
-                           &(const union arguments){.name = *a});                                              \
+#define S(x) add_access(&task, a->x.data, mode_of(a->x));
+#define R_OR_NULL(x) add_if_present(&task, a->x, STARPU_R);
+#define S_OR_NULL(x) add_if_present(&task, a->x.data, mode_of(a->x));
+#define OPERATION(name, operands, values)                                                                \
+    status submit_##name(struct task_attributes attributes, const struct name *a)                        \
+    {                                                                                                    \
+        struct task task = {                                                                             \
+            .operation = &operations[OPERATION_##name], .attributes = attributes, .arguments.name = *a}; \
+        operands return insert_task(&task);                                                              \
     }
+#include "codelets/operations.def"
+
+#define W(x) +1
+#define R(x) +1
+#define RW(x) +1
+#define RW_FROM(first, x) +1
+#define S(x) +1
+#define R_OR_NULL(x) +1
+#define S_OR_NULL(x) +1
+#define OPERATION(name, operands, values) \
+    _Static_assert((operands) <= TASK_MAX_ACCESSES, #name " has too many operands for a task");
 #include "codelets/operations.def"

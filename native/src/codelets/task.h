@@ -1,5 +1,5 @@
-/* A task from its submission to its end: its argument block, its record in the trace, the messages between ranks that
- * it needs. */
+/* A task from its submission to its end: its accesses, its argument block, its record in the trace, the messages
+ * between ranks that it needs. */
 #pragma once
 
 #include <starpu.h>
@@ -32,14 +32,11 @@ struct operation {
     struct starpu_perfmodel models[NUM_MODELS];
     struct starpu_codelet codelets[NUM_MODELS + 1]; /* [enum model]; made when the first task needs them */
 };
-
-/* The codelet of the tasks that an iteration adds. */
-struct starpu_codelet *operation_codelet(struct operation *operation, const struct iteration *iteration);
+extern struct operation operations[NUM_OPERATIONS];
 
 struct access {
-    struct data *data;
+    struct data *data; /* NULL: this rank doesn't have them, as the task runs on another */
     enum starpu_data_access_mode mode;
-    bool may_be_absent; /* its data may be NULL */
 };
 
 _Static_assert(TASK_MAX_ACCESSES <= STARPU_NMAXBUFS,
@@ -47,46 +44,41 @@ _Static_assert(TASK_MAX_ACCESSES <= STARPU_NMAXBUFS,
 
 /* The argument of a StarPU task, which frees it. */
 struct task {
-    const struct operation *operation;
-    struct iteration *iteration;
-    struct starpullm_trace_task *record; /* NULL: not traced */
-    struct watch watch;                  /* its instrument is NULL: none */
-    int num_buffers;
-    const struct data *data[TASK_MAX_ACCESSES];
+    struct operation *operation;
+    struct task_attributes attributes;
+    int num_accesses;
+    struct access accesses[TASK_MAX_ACCESSES]; /* in the order of the operands, without those that are absent */
+    union arguments arguments;
+    struct record record;
     int num_leaving;
     const struct data *leaving[TASK_MAX_ACCESSES]; /* of earlier tasks, which leave the memory after this one */
-    union arguments arguments;
 };
 
-/* Inserts a task on the rank of its place, without the accesses that are absent. Arguments are copied. */
-status insert_task(struct operation *operation, struct task_place place, struct access *accesses, size_t num_accesses,
-                   const union arguments *arguments);
+/* Inserts a task on the rank of its attributes. It is copied. */
+status insert_task(struct task *task);
 
-/* Copies the arguments, and tells the recorder and the instruments of the task, if there are any. The task keeps a
- * reference to the loss among them, if there is one, which its kernel releases. */
-status task_create(struct task **task, const struct operation *operation, struct task_place place,
-                   const struct access *accesses, size_t num_accesses, const union arguments *arguments);
-
-/* The buffer of one of the task's data; NULL of NULL. */
-void *task_buffer(const struct task *task, const struct data *data, void *const buffers[]);
-
-/* Adds a task or a transfer to the trace; *record is NULL if nothing is traced. */
-status task_record(struct starpullm_trace_task **record, int operation_number, struct task_place place,
-                   const struct access *accesses, size_t num_accesses);
-
+/* Copies a task, and tells the recorder of it, if there is one. The copy keeps a reference to the loss among its
+ * arguments, if there is one, which its kernel releases. */
+status task_create(struct task **created, const struct task *task);
 /* Destroys a task that won't run on this rank. */
 void task_destroy(struct task *task);
+
+/* Adds a task or a transfer to the trace, if tasks are traced. */
+status task_record(struct record *record, const struct task *task);
+
+/* ---- run.c: the worker's side ---- */
+
+/* The codelet of a task. */
+struct starpu_codelet *task_codelet(const struct task *task);
 
 /* The callback of a task that has run. */
 void task_done(void *task);
 
-/* Over ranks, a task's rank gets what the task reads and the rank doesn't own: transfer_mpi.c.
- *
- * Before a task is submitted, on every rank that has to do with it: submits the transfers. *created is a StarPU task
- * with codelet, accesses and priority on the rank of the place, and NULL on the others. */
-status transfers_before_task(struct starpu_task **created, struct operation *operation, struct task_place place,
-                             const struct access *accesses, size_t num_accesses);
+/* ---- transfer_mpi.c: over ranks, a task's rank gets what the task reads and the rank doesn't own ---- */
+
+/* Before a task is submitted, on every rank that has to do with it: submits the transfers. *created is a StarPU task
+ * with codelet, accesses and priority on the rank of the task, and NULL on the others. */
+status transfers_before_task(struct starpu_task **created, const struct task *task);
 
 /* After it, on the same ranks: what was received before is no longer valid where the task has changed it. */
-status transfers_after_task(struct operation *operation, struct task_place place, const struct access *accesses,
-                            size_t num_accesses);
+status transfers_after_task(const struct task *task);

@@ -5,11 +5,11 @@
  * reads the block's own gradient before it writes that of the block below. */
 #include "graph/graph.h"
 
-static struct task_place place_of_weights(const struct layer *at)
+static struct task_attributes attributes_of_weights(const struct layer *at)
 {
-    struct task_place place = place_of(at);
-    place.priority = pass_priority(at->context->work, STARPULLM_WEIGHTS, at->s);
-    return place;
+    struct task_attributes attributes = attributes_of(at);
+    attributes.priority = pass_priority(at->context->work, STARPULLM_WEIGHTS, at->s);
+    return attributes;
 }
 
 /* The gradients of a matmul's weight and, if it has one, its bias: a task for each tile. */
@@ -18,18 +18,18 @@ static status matmul_weight(const struct layer *at, const struct matmul_tensors 
     const size_t N = sizes_of(at->context).N;
     const struct matmul_sizes m = matmul_sizes_of(at->context, t->weight);
     const struct tiles *tiles = &at->context->work->tiles;
-    struct task_place place = place_of_weights(at);
+    struct task_attributes attributes = attributes_of_weights(at);
     struct data *dout = act_grad(at, t->out);
     /* The other workers compute these while one updates wte, before the next forward pass begins. */
-    if (at->l == 0 && place.priority > PRIORITY_LATER)
-        place.priority = PRIORITY_LATER;
+    if (at->l == 0 && attributes.priority > PRIORITY_LATER)
+        attributes.priority = PRIORITY_LATER;
     for (int tile = 0; tile < tiles->counts[t->weight]; tile++) {
         const struct tile part = tile_of(tiles, t->weight, tile);
         struct sum dweight, dbias = {0};
         TRY(prepare_contribution(at, t->weight, tile, FIRST_SWEEP, &dweight));
         if (t->bias != NUM_PARAMETERS)
             TRY(prepare_contribution(at, t->bias, tile, FIRST_SWEEP, &dbias));
-        TRY(SUBMIT(matmul_backward_weight, place, .dweight = dweight, .dbias = dbias, .dout = dout,
+        TRY(SUBMIT(matmul_backward_weight, attributes, .dweight = dweight, .dbias = dbias, .dout = dout,
                    .inp = act(at, t->inp), .N = N, .C = m.C, .OC = m.OC, .first = part.first, .rows = part.rows));
     }
     return STARPULLM_OK;
@@ -39,7 +39,7 @@ static status matmul_weight(const struct layer *at, const struct matmul_tensors 
 static status matmul_backward(const struct layer *at, const struct matmul_tensors *t)
 {
     const struct matmul_sizes m = matmul_sizes_of(at->context, t->weight);
-    TRY(SUBMIT(matmul_backward_input, place_of(at), .dinp = act_grad(at, t->inp), .dout = act_grad(at, t->out),
+    TRY(SUBMIT(matmul_backward_input, attributes_of(at), .dinp = act_grad(at, t->inp), .dout = act_grad(at, t->out),
                .weight = param(at, t->weight), .N = sizes_of(at->context).N, .C = m.C, .OC = m.OC));
     return at->context->work->weight_passes ? STARPULLM_OK : matmul_weight(at, t);
 }
@@ -50,7 +50,7 @@ static status layernorm_weight(const struct layer *at, const struct layernorm_te
     struct sum dweight, dbias;
     TRY(prepare_contribution(at, t->weight, 0, FIRST_SWEEP, &dweight));
     TRY(prepare_contribution(at, t->bias, 0, FIRST_SWEEP, &dbias));
-    return SUBMIT(layernorm_backward_weight, place_of_weights(at), .dweight = dweight, .dbias = dbias,
+    return SUBMIT(layernorm_backward_weight, attributes_of_weights(at), .dweight = dweight, .dbias = dbias,
                   .dout = act_grad(at, t->out), .inp = inp, .mean = act(at, t->mean), .rstd = act(at, t->rstd),
                   .N = n.N, .C = n.C);
 }
@@ -59,7 +59,7 @@ static status layernorm_backward(const struct layer *at, const struct layernorm_
                                  struct data *inp)
 {
     const struct sizes n = sizes_of(at->context);
-    TRY(SUBMIT(layernorm_backward_input, place_of(at), .dinp = dinp, .dout = act_grad(at, t->out), .inp = inp,
+    TRY(SUBMIT(layernorm_backward_input, attributes_of(at), .dinp = dinp, .dout = act_grad(at, t->out), .inp = inp,
                .mean = act(at, t->mean), .rstd = act(at, t->rstd), .weight = param(at, t->weight), .N = n.N, .C = n.C));
     return at->context->work->weight_passes ? STARPULLM_OK : layernorm_weight(at, t, inp);
 }
@@ -78,21 +78,21 @@ static status recompute(const struct layer *at)
 static status block_backward(const struct layer *at)
 {
     const struct sizes n = sizes_of(at->context);
-    const struct task_place place = place_of(at);
+    const struct task_attributes attributes = attributes_of(at);
     struct data *dresidual = block_input_grad(at), *dresidual2 = act_grad(at, ACT_RESIDUAL2);
 
     TRY(recompute(at));
-    TRY(SUBMIT(residual_backward, place, .da = dresidual2, .db = act_grad(at, ACT_FCPROJ),
+    TRY(SUBMIT(residual_backward, attributes, .da = dresidual2, .db = act_grad(at, ACT_FCPROJ),
                .dout = act_grad(at, ACT_RESIDUAL3), .count = n.N * n.C));
     TRY(matmul_backward(at, &matmuls[MATMUL_FCPROJ]));
-    TRY(SUBMIT(gelu_backward, place, .dinp = act_grad(at, ACT_FCH), .dout = act_grad(at, ACT_FCH_GELU),
+    TRY(SUBMIT(gelu_backward, attributes, .dinp = act_grad(at, ACT_FCH), .dout = act_grad(at, ACT_FCH_GELU),
                .inp = act(at, ACT_FCH), .count = n.N * 4 * n.C));
     TRY(matmul_backward(at, &matmuls[MATMUL_FC]));
     TRY(layernorm_backward(at, &layernorm_2, (struct sum){dresidual2, ACCUMULATION_CONTINUES}, act(at, ACT_RESIDUAL2)));
-    TRY(SUBMIT(residual_backward, place, .da = dresidual, .db = act_grad(at, ACT_ATTPROJ), .dout = dresidual2,
+    TRY(SUBMIT(residual_backward, attributes, .da = dresidual, .db = act_grad(at, ACT_ATTPROJ), .dout = dresidual2,
                .count = n.N * n.C));
     TRY(matmul_backward(at, &matmuls[MATMUL_ATTPROJ]));
-    TRY(SUBMIT(attention_backward, place, .dqkv = act_grad(at, ACT_QKV), .dpreatt = act_grad(at, ACT_PREATT),
+    TRY(SUBMIT(attention_backward, attributes, .dqkv = act_grad(at, ACT_QKV), .dpreatt = act_grad(at, ACT_PREATT),
                .datt = act_grad(at, ACT_ATT), .dout = act_grad(at, ACT_ATTY), .qkv = act(at, ACT_QKV),
                .att = act(at, ACT_ATT), .B = n.B, .T = n.T, .C = n.C, .NH = n.NH));
     TRY(matmul_backward(at, &matmuls[MATMUL_QKV]));
@@ -103,7 +103,7 @@ static status head_backward(const struct layer *at)
 {
     const struct graph_context *context = at->context;
     const struct sizes n = sizes_of(context);
-    TRY(SUBMIT(crossentropy_softmax_backward, place_of(at), .dlogits = act_grad(at, ACT_LOGITS),
+    TRY(SUBMIT(crossentropy_softmax_backward, attributes_of(at), .dlogits = act_grad(at, ACT_LOGITS),
                .dlosses = act_grad(at, ACT_LOSSES), .probs = act(at, ACT_PROBS),
                .targets = handles_targets(context->handles, context->slot, at->s), .N = n.N, .V = n.V, .Vp = n.Vp));
     TRY(matmul_backward(at, &matmuls[MATMUL_LOGITS]));
@@ -160,7 +160,7 @@ status encoder_backward_pass(const struct graph_context *context, int s, int sta
         TRY(prepare_contribution(&at, PARAM_WTE, tile, SECOND_SWEEP, &dwte));
         if (tile == 0) /* the task of the first tile adds to all of dwpe */
             TRY(prepare_contribution(&at, PARAM_WPE, 0, FIRST_SWEEP, &dwpe));
-        TRY(SUBMIT(encoder_backward, place_of(&at), .dwte = dwte, .dwpe = dwpe, .dout = act_grad(&at, ACT_ENCODED),
+        TRY(SUBMIT(encoder_backward, attributes_of(&at), .dwte = dwte, .dwpe = dwpe, .dout = act_grad(&at, ACT_ENCODED),
                    .tokens = handles_inputs(context->handles, context->slot, s), .B = n.B, .T = n.T, .C = n.C,
                    .maxT = n.maxT, .first = part.first, .rows = part.rows));
     }

@@ -87,8 +87,9 @@ int first_block(const struct graph_context *context, int stage);
 int end_of_blocks(const struct graph_context *context, int stage);
 bool has_head(const struct graph_context *context, int stage);
 
-struct task_place place_of(const struct layer *at); /* on the rank that computes the layer for the sub-batch */
-struct task_place place_on_rank(const struct graph_context *context, int rank, int l);
+/* On the rank that computes the layer for the sub-batch. */
+struct task_attributes attributes_of(const struct layer *at);
+struct task_attributes attributes_on_rank(const struct graph_context *context, int rank, int l);
 
 /* The sizes of a sub-batch and of the model, by their letters; N = B*T. */
 struct sizes {

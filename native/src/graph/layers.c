@@ -66,15 +66,15 @@ bool has_head(const struct graph_context *context, int stage)
     return stage == context->work->placement.stages - 1;
 }
 
-struct task_place place_of(const struct layer *at)
+struct task_attributes attributes_of(const struct layer *at)
 {
     const int home = home_of(&at->context->work->placement, at->s, at->l);
-    return (struct task_place){at->context->iteration, at->s, at->l, home, at->context->priority};
+    return (struct task_attributes){at->context->iteration, at->s, at->l, home, at->context->priority};
 }
 
-struct task_place place_on_rank(const struct graph_context *context, int rank, int l)
+struct task_attributes attributes_on_rank(const struct graph_context *context, int rank, int l)
 {
-    return (struct task_place){context->iteration, -1, l, rank, PRIORITY_DEFAULT};
+    return (struct task_attributes){context->iteration, -1, l, rank, PRIORITY_DEFAULT};
 }
 
 struct sizes sizes_of(const struct graph_context *context)

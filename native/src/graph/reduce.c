@@ -37,7 +37,7 @@ static status move_sum(const struct graph_context *context, enum parameter p, in
     if (from == to || skip_of_others(context, from, to))
         return STARPULLM_OK;
     struct data destination = end_of_rank(context, p, l, to, tile), source = end_of_rank(context, p, l, from, tile);
-    return submit_transfer(place_on_rank(context, to, l), &destination, &source);
+    return submit_transfer(attributes_on_rank(context, to, l), &destination, &source);
 }
 
 static status continue_sum(const struct layer *at, enum parameter p, int tile, enum sweep sweep,
@@ -67,7 +67,7 @@ static status contribute_to_tree(const struct layer *at, enum parameter p, int t
         return STARPULLM_OK;
     struct data destination = handles_end(handles, p, at->l, stage_of(placement, at->l), at->s, tile);
     struct data source = handles_end(handles, p, HEAD, stage_of(placement, HEAD), at->s, tile);
-    return submit_transfer(place_on_rank(at->context, to, at->l), &destination, &source);
+    return submit_transfer(attributes_on_rank(at->context, to, at->l), &destination, &source);
 }
 
 status prepare_contribution(const struct layer *at, enum parameter p, int tile, enum sweep sweep,
@@ -96,7 +96,7 @@ static status add_tree(const struct graph_context *context, enum parameter p, in
             if (skip_of_others(context, home_of(&g->placement, s, l), home_of(&g->placement, s + stride, l)))
                 continue;
             struct data *term = gradient_in_stage(context, p, l, s + stride, tile);
-            TRY(SUBMIT(gradient_add, place_of(&(struct layer){context, s, l}),
+            TRY(SUBMIT(gradient_add, attributes_of(&(struct layer){context, s, l}),
                        .sum = gradient_in_stage(context, p, l, s, tile), .term = term, .count = count));
             exchange_drop(term);
         }

@@ -44,7 +44,7 @@ static status report_mean_loss(const struct graph_context *context, struct starp
     const struct placement *placement = &context->work->placement;
     struct data *mean = handles_mean_loss(context->handles, context->slot);
     for (int rank = 0; rank < placement->ranks; rank++)
-        TRY(SUBMIT(report_loss, place_on_rank(context, rank, HEAD), .mean = mean,
+        TRY(SUBMIT(report_loss, attributes_on_rank(context, rank, HEAD), .mean = mean,
                    .loss = rank == placement->rank ? loss : NULL, .failure = context->iteration->failure));
     exchange_drop(mean);
     return STARPULLM_OK;

@@ -8,14 +8,14 @@ static status update_tensor(const struct graph_context *context, enum parameter 
 {
     const struct update *update = context->update;
     const struct workload *g = context->work;
-    struct task_place place = place_on_rank(context, owner_of(&g->placement, p, l), l);
-    place.priority = PRIORITY_AT_ONCE;
+    struct task_attributes attributes = attributes_on_rank(context, owner_of(&g->placement, p, l), l);
+    attributes.priority = PRIORITY_AT_ONCE;
     size_t first = 0;
     for (int tile = 0; tile < g->tiles.counts[p]; tile++) {
         TRY(reduce_gradient(context, p, l, tile));
         struct data *grads = gradient_of_batch(context, p, l, tile);
         const size_t count = tile_elements(&g->tiles, p, tile);
-        TRY(SUBMIT(adamw_update, place, .params = handles_parameter(context->handles, STARPULLM_PARAMS, p, l),
+        TRY(SUBMIT(adamw_update, attributes, .params = handles_parameter(context->handles, STARPULLM_PARAMS, p, l),
                    .m = handles_parameter(context->handles, STARPULLM_M, p, l),
                    .v = handles_parameter(context->handles, STARPULLM_V, p, l), .grads = grads, .first = first,
                    .count = count, .adamw = update->adamw, .step = update->number));

@@ -10,6 +10,7 @@
 
 struct instrument {
     struct instrument_options options;
+    size_t *bytes;       /* of each handle */
     struct audit *audit; /* NULL: not audited */
     pthread_mutex_t mutex;
     struct starpullm_finding *findings;
@@ -26,8 +27,11 @@ status instrument_create(const struct instrument_options *options, const struct 
         return out_of_memory("the session's instruments");
     instrument->options = *options;
     pthread_mutex_init(&instrument->mutex, NULL);
-    status code = STARPULLM_OK;
-    if (options->instruments & STARPULLM_AUDIT)
+    instrument->bytes = calloc(count + 1, sizeof *instrument->bytes);
+    status code = instrument->bytes ? STARPULLM_OK : out_of_memory("a table of %zu sizes", count);
+    for (size_t i = 0; i < count && code == STARPULLM_OK; i++)
+        instrument->bytes[i] = buffers[i].bytes;
+    if (code == STARPULLM_OK && options->instruments & STARPULLM_AUDIT)
         code = audit_create(buffers, count, &instrument->audit);
     if (code == STARPULLM_OK)
         *created = instrument;
@@ -43,6 +47,7 @@ void instrument_destroy(struct instrument *instrument)
     audit_destroy(instrument->audit);
     pthread_mutex_destroy(&instrument->mutex);
     free(instrument->findings);
+    free(instrument->bytes);
     free(instrument);
 }
 
@@ -141,52 +146,51 @@ void instrument_poison_between(struct instrument *instrument, void *memory, size
     add(instrument, &instrument->counts.poisoned_between, fill(memory, bytes));
 }
 
-static void poison_output(struct instrument *instrument, const struct watched_access *access, void *buffer)
+static void poison_output(struct instrument *instrument, int32_t handle, void *buffer)
 {
-    audit_open(instrument->audit, access->handle);
-    add(instrument, &instrument->counts.poisoned, fill(buffer, access->bytes));
-    audit_close(instrument->audit, access->handle);
+    audit_open(instrument->audit, handle);
+    add(instrument, &instrument->counts.poisoned, fill(buffer, instrument->bytes[handle]));
+    audit_close(instrument->audit, handle);
 }
 
-void instrument_before(const struct watch *watch, void *const buffers[])
+void instrument_before(struct instrument *instrument, struct record record, void *const buffers[])
 {
-    struct instrument *instrument = watch->instrument;
     struct audit *audit = instrument->audit;
     if (instrument_poisons(instrument))
-        for (int i = 0; i < watch->num_accesses; i++)
-            if (watch->accesses[i].mode == STARPULLM_WRITE)
-                poison_output(instrument, &watch->accesses[i], buffers[i]);
+        for (int i = 0; i < record.task->num_accesses; i++)
+            if (record.accesses[i].mode == STARPULLM_WRITE)
+                poison_output(instrument, record.accesses[i].handle, buffers[i]);
     if (instrument->options.instruments & STARPULLM_DELAY)
-        delay(instrument, watch->task);
+        delay(instrument, record.task->id);
     if (!audit)
         return;
     audit_begin(audit);
-    for (int i = 0; i < watch->num_accesses; i++)
-        audit_declare(audit, watch->accesses[i].handle, watch->accesses[i].mode);
+    for (int i = 0; i < record.task->num_accesses; i++)
+        audit_declare(audit, record.accesses[i].handle, record.accesses[i].mode);
 }
 
-static void find_poison(const struct watch *watch, const struct watched_access *access, const void *buffer)
+static void find_poison(struct instrument *instrument, int64_t task, const struct starpullm_trace_access *access,
+                        const void *buffer)
 {
-    struct audit *audit = watch->instrument->audit;
-    audit_open(audit, access->handle);
-    const struct poison_found found = poison_find(buffer, access->bytes);
-    audit_close(audit, access->handle);
-    add(watch->instrument, &watch->instrument->counts.searched, found.searched);
+    audit_open(instrument->audit, access->handle);
+    const struct poison_found found = poison_find(buffer, instrument->bytes[access->handle]);
+    audit_close(instrument->audit, access->handle);
+    add(instrument, &instrument->counts.searched, found.searched);
     if (found.left && access->mode == STARPULLM_WRITE)
-        append(watch->instrument, (struct starpullm_finding){watch->task, access->handle, STARPULLM_NOT_WRITTEN,
-                                                             found.first_left, found.left});
+        append(instrument,
+               (struct starpullm_finding){task, access->handle, STARPULLM_NOT_WRITTEN, found.first_left, found.left});
     if (found.spread)
-        append(watch->instrument, (struct starpullm_finding){watch->task, access->handle, STARPULLM_POISON_SPREAD,
-                                                             found.first_spread, found.spread});
+        append(instrument, (struct starpullm_finding){task, access->handle, STARPULLM_POISON_SPREAD, found.first_spread,
+                                                      found.spread});
 }
 
-void instrument_after(const struct watch *watch, void *const buffers[])
+void instrument_after(struct instrument *instrument, struct record record, void *const buffers[])
 {
-    struct instrument *instrument = watch->instrument;
+    const int64_t task = record.task->id;
     if (instrument->audit)
-        add(instrument, &instrument->counts.pages, audit_end(instrument->audit, watch->task, append, instrument));
+        add(instrument, &instrument->counts.pages, audit_end(instrument->audit, task, append, instrument));
     if (instrument_poisons(instrument))
-        for (int i = 0; i < watch->num_accesses; i++)
-            if (watch->accesses[i].mode != STARPULLM_READ)
-                find_poison(watch, &watch->accesses[i], buffers[i]);
+        for (int i = 0; i < record.task->num_accesses; i++)
+            if (record.accesses[i].mode != STARPULLM_READ)
+                find_poison(instrument, task, &record.accesses[i], buffers[i]);
 }

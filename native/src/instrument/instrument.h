@@ -15,7 +15,7 @@ struct instrument_options {
 
 struct instrument;
 
-/* buffers: of all handles; copied. */
+/* buffers: of all handles, in the order of their ids; copied. Without the audit only their bytes are read. */
 status instrument_create(const struct instrument_options *options, const struct audit_buffer *buffers, size_t count,
                          struct instrument **instrument);
 void instrument_destroy(struct instrument *instrument);
@@ -24,22 +24,9 @@ void instrument_destroy(struct instrument *instrument);
 struct audit *instrument_audit(const struct instrument *instrument);
 bool instrument_poisons(const struct instrument *instrument);
 
-/* What a task declared. */
-struct watched_access {
-    int32_t handle;
-    int32_t mode; /* enum starpullm_access_mode */
-    size_t bytes;
-};
-struct watch {
-    struct instrument *instrument;
-    int64_t task; /* its number in the trace */
-    int num_accesses;
-    struct watched_access accesses[TASK_MAX_ACCESSES];
-};
-
-/* Called in the worker's thread before and after the kernel; buffers in the order of the accesses. */
-void instrument_before(const struct watch *watch, void *const buffers[]);
-void instrument_after(const struct watch *watch, void *const buffers[]);
+/* Called in the worker's thread before and after the kernel of a task; buffers in the order of its accesses. */
+void instrument_before(struct instrument *instrument, struct record record, void *const buffers[]);
+void instrument_after(struct instrument *instrument, struct record record, void *const buffers[]);
 
 /* Fills a buffer between submissions. */
 void instrument_poison_between(struct instrument *instrument, void *memory, size_t bytes);

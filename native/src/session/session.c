@@ -46,8 +46,7 @@ static status create_instrument(struct starpullm_session *session, const struct 
         return out_of_memory("a table of %d buffers could not be allocated", count);
     for (int i = 0; i < handles_here(session->handles); i++) {
         const struct data *data = handles_at(session->handles, i);
-        if (options->instruments & STARPULLM_AUDIT)
-            buffers[data->id] = (struct audit_buffer){data_memory(data), data->bytes};
+        buffers[data->id] = (struct audit_buffer){data_memory(data), data->bytes};
     }
     const struct instrument_options instrument_options = {options->instruments, options->max_delay_us,
                                                           options->delay_seed};

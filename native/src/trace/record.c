@@ -36,8 +36,7 @@ void recorder_destroy(struct recorder *recorder)
 }
 
 status recorder_append(struct recorder *recorder, const struct starpullm_trace_task *task,
-                       const struct starpullm_trace_access *accesses, size_t num_accesses,
-                       struct starpullm_trace_task **record)
+                       const struct starpullm_trace_access *accesses, size_t num_accesses, struct record *record)
 {
     struct block *block = recorder->last;
     if (!block || block->tasks == BLOCK_TASKS) {
@@ -56,10 +55,10 @@ status recorder_append(struct recorder *recorder, const struct starpullm_trace_t
     entry->first_access = (int64_t)recorder->accesses;
     entry->num_accesses = (int32_t)num_accesses;
     entry->submit_ns = (int64_t)now_ns();
+    *record = (struct record){entry, &block->access[block->accesses]};
     memcpy(&block->access[block->accesses], accesses, num_accesses * sizeof *accesses);
     block->accesses += num_accesses;
     recorder->accesses += num_accesses;
-    *record = entry;
     return STARPULLM_OK;
 }
 

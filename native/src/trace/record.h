@@ -12,11 +12,15 @@ enum { TASK_MAX_ACCESSES = 6 };
 status recorder_create(struct recorder **recorder);
 void recorder_destroy(struct recorder *recorder);
 
-/* Appends a task (its id, access and submit fields are set here) and gives back its record, whose address stays valid
- * until recorder_clear(). */
+/* A task's record, and what the task declared, at addresses that stay valid until recorder_clear(). */
+struct record {
+    struct starpullm_trace_task *task; /* NULL: not traced */
+    const struct starpullm_trace_access *accesses;
+};
+
+/* Appends a task, whose id, access and submit fields are set here. */
 status recorder_append(struct recorder *recorder, const struct starpullm_trace_task *task,
-                       const struct starpullm_trace_access *accesses, size_t num_accesses,
-                       struct starpullm_trace_task **record);
+                       const struct starpullm_trace_access *accesses, size_t num_accesses, struct record *record);
 
 /* Counts a task that another rank records: ids are those of all ranks' tasks. NULL is allowed. */
 void recorder_skip(struct recorder *recorder);

@@ -139,17 +139,19 @@ static void beyond_the_end_of_0(void)
 static size_t run_task(struct instrument *instrument, kernel *kernel, const int *modes,
                        struct starpullm_finding found[8])
 {
-    struct watch watch = {.instrument = instrument, .task = 7};
+    struct starpullm_trace_task task = {.id = 7};
+    struct starpullm_trace_access accesses[NUM_BUFFERS];
+    const struct record record = {&task, accesses};
     void *declared[NUM_BUFFERS];
     for (int i = 0; i < NUM_BUFFERS; i++)
         if (modes[i]) {
-            declared[watch.num_accesses] = buffers[i].begin;
-            watch.accesses[watch.num_accesses++] = (struct watched_access){i, modes[i], bytes};
+            declared[task.num_accesses] = buffers[i].begin;
+            accesses[task.num_accesses++] = (struct starpullm_trace_access){i, modes[i]};
         }
     instrument_clear(instrument);
-    instrument_before(&watch, declared);
+    instrument_before(instrument, record, declared);
     kernel();
-    instrument_after(&watch, declared);
+    instrument_after(instrument, record, declared);
     size_t number = 0;
     WORKS(instrument_findings(instrument, &number));
     CHECK(number <= 8);
