@@ -1,5 +1,5 @@
 // Heat in a rod, in blocks: each step, a task computes a block from itself and its two neighbours. As it stands, the
-// tasks don't declare the neighbours; compiled with -DDECLARED they do. docs/probe.md tells the story.
+// tasks don't declare the neighbours; compiled with -DDECLARED they do. docs/probe.md probes it.
 #include <starpu.h>
 #include <stdio.h>
 
