@@ -1,4 +1,4 @@
-// The log that the probe writes, as it lies in files. docs/formats.md describes it for readers in other languages.
+// The log that the probe writes, as it lies in files; starpullm/files/probe_log.py reads it.
 //
 // A log is a folder with one file of header and one of records for each stream. All numbers are little-endian, all
 // records of a stream have one size. A reader takes as many records as the header counts: they are complete, also if
