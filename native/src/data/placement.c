@@ -128,16 +128,14 @@ void placement_destroy(struct placement *placement)
 
 int parameter_place(enum parameter p, int layer)
 {
-    if (parameters[p].layered)
-        return layer;
-    return p == PARAM_WTE || p == PARAM_WPE ? ENCODER : HEAD;
+    return parameters[p].place == BLOCK ? layer : (int)parameters[p].place;
 }
 
 int activation_place(const model_config *config, enum starpullm_group group, enum activation a, int layer)
 {
-    if (!activations[a].layered)
-        return a == ACT_ENCODED ? ENCODER : HEAD;
-    if (group == STARPULLM_ACTIVATION_GRADS && a == ACT_RESIDUAL3)
+    if (activations[a].place != BLOCK)
+        return activations[a].place;
+    if (group == STARPULLM_ACTIVATION_GRADS && activations[a].lifetime == NEXT_BLOCK)
         return layer + 1 == config->num_layers ? HEAD : layer + 1;
     return layer;
 }

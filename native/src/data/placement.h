@@ -15,9 +15,6 @@ struct placement {
     int *owners; /* (NUM_PARAMETERS, layers) */
 };
 
-/* Where a tensor or a task is in the model: in a block, by its number, before the first or after the last. */
-enum { ENCODER = -1, HEAD = -2 };
-
 /* pipeline NULL: one stage. Without blocks of each stage, that with most multiplications has as few as possible. */
 status placement_create(struct placement *placement, const model_config *config, int rank, int ranks, int sub_batches,
                         const struct starpullm_pipeline *pipeline);

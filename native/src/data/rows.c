@@ -28,36 +28,28 @@ int sub_batches_kept(const struct workload *work)
     return kept;
 }
 
-bool activation_has_gradient(enum activation a)
-{
-    static const bool none[NUM_ACTIVATIONS] = {[ACT_LN1_MEAN] = true, [ACT_LN1_RSTD] = true, [ACT_LN2_MEAN] = true,
-                                               [ACT_LN2_RSTD] = true, [ACT_LNF_MEAN] = true, [ACT_LNF_RSTD] = true,
-                                               [ACT_PROBS] = true};
-    return !none[a];
-}
-
-/* The output of a matmul or a layernorm, whose gradient that of the weight is computed from. */
-static bool of_weight(enum activation a)
-{
-    return a == ACT_LN1 || a == ACT_QKV || a == ACT_ATTPROJ || a == ACT_LN2 || a == ACT_FCH || a == ACT_FCPROJ;
-}
-
 bool activation_kept(const struct workload *work, enum starpullm_group group, enum activation a)
 {
-    if (work->keep_activations || !activations[a].layered)
+    const struct tensor *tensor = &activations[a];
+    if (work->keep_activations || tensor->place != BLOCK)
         return true;
     if (group == STARPULLM_ACTIVATION_GRADS)
-        return work->gradients_of_blocks && of_weight(a);
-    if (a == ACT_ATT || a == ACT_ATTY)
+        return work->gradients_of_blocks && tensor->gradient == READ_BY_WEIGHTS;
+    switch (tensor->lifetime) {
+    case FORWARD:
+        return false;
+    case ATTENTION:
         return work->recompute == STARPULLM_RECOMPUTE_NONE;
-    if (work->recompute == STARPULLM_RECOMPUTE_BLOCK)
-        return a == ACT_RESIDUAL3;
-    return a != ACT_PREATT && a != ACT_ATTPROJ && a != ACT_FCPROJ;
+    case BACKWARD:
+        return work->recompute != STARPULLM_RECOMPUTE_BLOCK;
+    default:
+        return true;
+    }
 }
 
 bool gradient_kept(const struct workload *work, enum parameter p)
 {
-    return !work->reuse_weight_gradients || !parameters[p].layered;
+    return !work->reuse_weight_gradients || parameters[p].place != BLOCK;
 }
 
 /* ---- The rows ---- */
@@ -73,7 +65,7 @@ static struct row parameter_row(const struct workload *work, int stage, enum sta
         .of_updater = true,
         .elements = parameter_elements(&work->config, p),
     };
-    if (parameters[p].layered) {
+    if (parameters[p].place == BLOCK) {
         row.instance_format = "[%d]";
         row.base = placement->first_blocks[stage];
         row.instances = placement->first_blocks[stage + 1] - row.base;
@@ -133,7 +125,7 @@ static struct row activation_row(const struct workload *work, int stage, enum st
     struct row row = {
         .group = group_names[group],
         .tensor = activations[a].name,
-        .instance_format = kept && activations[a].layered ? "[%d]" : NULL,
+        .instance_format = kept && activations[a].place == BLOCK ? "[%d]" : NULL,
         .tiles = 1,
         .transient = true,
         .elements = tensor_elements(tensor_shape(&activations[a], &work->config, (int64_t)work->B, (int64_t)work->T)),
@@ -184,7 +176,7 @@ static void fill_rows(const struct handles_options *options, int stage, struct r
                 group == STARPULLM_GRADS ? gradient_row(work, stage, p) : parameter_row(work, stage, group, p);
     for (int group = STARPULLM_ACTIVATIONS; group <= STARPULLM_ACTIVATION_GRADS; group++)
         for (int a = 0; a < NUM_ACTIVATIONS; a++)
-            if (group == STARPULLM_ACTIVATIONS || activation_has_gradient(a))
+            if (group == STARPULLM_ACTIVATIONS || activations[a].gradient != NO_GRADIENT)
                 rows[activation_number(group, a)] =
                     in_sets(work, stage, activation_row(work, stage, group, a, activation_kept(work, group, a)));
     struct row *gradients = rows + activation_number(STARPULLM_ACTIVATION_GRADS, 0);

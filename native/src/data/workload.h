@@ -28,8 +28,6 @@ struct workload {
 /* Of each pipeline so many sub-batches, the last ones, have their activations after a step on all stages. */
 int sub_batches_kept(const struct workload *work);
 
-bool activation_has_gradient(enum activation a);
-
 /* Whether each layer has a buffer of its own, which holds its value until the next iteration. */
 bool activation_kept(const struct workload *work, enum starpullm_group group, enum activation a);
 bool gradient_kept(const struct workload *work, enum parameter p);

@@ -73,6 +73,7 @@ struct data *act_grad(const struct layer *at, enum activation a);
 /* Calls `visit` for each parameter, in the order in which a forward pass needs them. */
 typedef status visit_parameter(const struct graph_context *context, enum parameter p, int l);
 status for_each_parameter(const struct graph_context *context, visit_parameter *visit);
+status for_each_parameter_at(const struct graph_context *context, int place, visit_parameter *visit);
 
 /* Parts of a block's forward pass: attention, and all that the block's backward pass reads. */
 status attention_of_block(const struct layer *block);

@@ -5,16 +5,20 @@ const struct layernorm_tensors layernorm_1 = {ACT_LN1, ACT_LN1_MEAN, ACT_LN1_RST
 const struct layernorm_tensors layernorm_2 = {ACT_LN2, ACT_LN2_MEAN, ACT_LN2_RSTD, PARAM_LN2W, PARAM_LN2B};
 const struct layernorm_tensors layernorm_final = {ACT_LNF, ACT_LNF_MEAN, ACT_LNF_RSTD, PARAM_LNFW, PARAM_LNFB};
 
+status for_each_parameter_at(const struct graph_context *context, int place, visit_parameter *visit)
+{
+    for (int p = 0; p < NUM_PARAMETERS; p++)
+        if ((int)parameters[p].place == (place < BLOCK ? place : BLOCK))
+            TRY(visit(context, p, place));
+    return STARPULLM_OK;
+}
+
 status for_each_parameter(const struct graph_context *context, visit_parameter *visit)
 {
-    TRY(visit(context, PARAM_WTE, ENCODER));
-    TRY(visit(context, PARAM_WPE, ENCODER));
+    TRY(for_each_parameter_at(context, ENCODER, visit));
     for (int l = 0; l < context->work->config.num_layers; l++)
-        for (int p = 0; p < NUM_PARAMETERS; p++)
-            if (parameters[p].layered)
-                TRY(visit(context, p, l));
-    TRY(visit(context, PARAM_LNFW, HEAD));
-    return visit(context, PARAM_LNFB, HEAD);
+        TRY(for_each_parameter_at(context, l, visit));
+    return for_each_parameter_at(context, HEAD, visit);
 }
 
 struct data *param(const struct layer *at, enum parameter p)

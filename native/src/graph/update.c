@@ -27,7 +27,7 @@ static status update_tensor(const struct graph_context *context, enum parameter 
 
 static status update_at_end(const struct graph_context *context, enum parameter p, int l)
 {
-    const bool is_done = context->work->update_after_block && parameters[p].layered;
+    const bool is_done = context->work->update_after_block && parameters[p].place == BLOCK;
     return is_done ? STARPULLM_OK : update_tensor(context, p, l);
 }
 
@@ -38,8 +38,5 @@ status reduce_and_update(const struct graph_context *context)
 
 status update_block(const struct graph_context *context, int l)
 {
-    for (int p = 0; p < NUM_PARAMETERS; p++)
-        if (parameters[p].layered)
-            TRY(update_tensor(context, p, l));
-    return STARPULLM_OK;
+    return for_each_parameter_at(context, l, update_tensor);
 }

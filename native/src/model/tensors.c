@@ -1,4 +1,4 @@
-/* The tensor table itself, and the sizes that follow from it. */
+/* The tables that tensors.def makes, and the sizes that follow from them. */
 #include "model/tensors.h"
 
 #include <inttypes.h>
@@ -21,48 +21,13 @@ const struct matmul_tensors matmuls[NUM_MATMULS] = {
 enum letter { END, B, T, C, C_3, C_4, NH, VP, MAX_T };
 
 const struct tensor parameters[NUM_PARAMETERS] = {
-    [PARAM_WTE] = {"wte", false, {VP, C}},
-    [PARAM_WPE] = {"wpe", false, {MAX_T, C}},
-    [PARAM_LN1W] = {"ln1w", true, {C}},
-    [PARAM_LN1B] = {"ln1b", true, {C}},
-    [PARAM_QKVW] = {"qkvw", true, {C_3, C}},
-    [PARAM_QKVB] = {"qkvb", true, {C_3}},
-    [PARAM_ATTPROJW] = {"attprojw", true, {C, C}},
-    [PARAM_ATTPROJB] = {"attprojb", true, {C}},
-    [PARAM_LN2W] = {"ln2w", true, {C}},
-    [PARAM_LN2B] = {"ln2b", true, {C}},
-    [PARAM_FCW] = {"fcw", true, {C_4, C}},
-    [PARAM_FCB] = {"fcb", true, {C_4}},
-    [PARAM_FCPROJW] = {"fcprojw", true, {C, C_4}},
-    [PARAM_FCPROJB] = {"fcprojb", true, {C}},
-    [PARAM_LNFW] = {"lnfw", false, {C}},
-    [PARAM_LNFB] = {"lnfb", false, {C}},
+#define PARAMETER(id, name_, place_, ...) {.name = #name_, .place = place_, .shape = {__VA_ARGS__}},
+#include "model/tensors.def"
 };
 
 const struct tensor activations[NUM_ACTIVATIONS] = {
-    [ACT_ENCODED] = {"encoded", false, {B, T, C}},
-    [ACT_LN1] = {"ln1", true, {B, T, C}},
-    [ACT_LN1_MEAN] = {"ln1_mean", true, {B, T}},
-    [ACT_LN1_RSTD] = {"ln1_rstd", true, {B, T}},
-    [ACT_QKV] = {"qkv", true, {B, T, C_3}},
-    [ACT_ATTY] = {"atty", true, {B, T, C}},
-    [ACT_PREATT] = {"preatt", true, {B, NH, T, T}},
-    [ACT_ATT] = {"att", true, {B, NH, T, T}},
-    [ACT_ATTPROJ] = {"attproj", true, {B, T, C}},
-    [ACT_RESIDUAL2] = {"residual2", true, {B, T, C}},
-    [ACT_LN2] = {"ln2", true, {B, T, C}},
-    [ACT_LN2_MEAN] = {"ln2_mean", true, {B, T}},
-    [ACT_LN2_RSTD] = {"ln2_rstd", true, {B, T}},
-    [ACT_FCH] = {"fch", true, {B, T, C_4}},
-    [ACT_FCH_GELU] = {"fch_gelu", true, {B, T, C_4}},
-    [ACT_FCPROJ] = {"fcproj", true, {B, T, C}},
-    [ACT_RESIDUAL3] = {"residual3", true, {B, T, C}},
-    [ACT_LNF] = {"lnf", false, {B, T, C}},
-    [ACT_LNF_MEAN] = {"lnf_mean", false, {B, T}},
-    [ACT_LNF_RSTD] = {"lnf_rstd", false, {B, T}},
-    [ACT_LOGITS] = {"logits", false, {B, T, VP}},
-    [ACT_PROBS] = {"probs", false, {B, T, VP}},
-    [ACT_LOSSES] = {"losses", false, {B, T}},
+#define ACTIVATION(id, name, place, lifetime, gradient, ...) {#name, place, {__VA_ARGS__}, lifetime, gradient},
+#include "model/tensors.def"
 };
 
 struct tensor_shape tensor_shape(const struct tensor *tensor, const model_config *config, int64_t batch_size,
@@ -87,7 +52,7 @@ struct tensor_shape tensor_shape(const struct tensor *tensor, const model_config
 
 int tensor_instances(const struct tensor *tensor, const model_config *config)
 {
-    return tensor->layered ? config->num_layers : 1;
+    return tensor->place == BLOCK ? config->num_layers : 1;
 }
 
 /* Bytes of all instances of all tensors in the table, as float32; false if they leave 64 bits. */

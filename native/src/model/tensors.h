@@ -1,5 +1,5 @@
-/* The tensor table: every tensor's name, group, shape and place in the checkpoint. Nothing else in the library knows a
- * tensor's shape.
+/* The model's tensors (tensors.def): every one's name, place in the model, order in the checkpoint and shape. Nothing
+ * else in the library knows a tensor's shape.
  *
  * Size letters, here and everywhere: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary,
  * Vp padded vocabulary, maxT the longest sequence the position table has. */
@@ -23,50 +23,15 @@ status model_config_check(const model_config *config, const char *where);
 
 /* Parameters, in the checkpoint's order. Gradients, m and v have the same names and shapes. */
 enum parameter {
-    PARAM_WTE,
-    PARAM_WPE,
-    PARAM_LN1W,
-    PARAM_LN1B,
-    PARAM_QKVW,
-    PARAM_QKVB,
-    PARAM_ATTPROJW,
-    PARAM_ATTPROJB,
-    PARAM_LN2W,
-    PARAM_LN2B,
-    PARAM_FCW,
-    PARAM_FCB,
-    PARAM_FCPROJW,
-    PARAM_FCPROJB,
-    PARAM_LNFW,
-    PARAM_LNFB,
+#define PARAMETER(id, ...) PARAM_##id,
+#include "model/tensors.def"
     NUM_PARAMETERS
 };
 
 /* Activations, in llm.c's order of execution. Their gradients have the same names and shapes. */
 enum activation {
-    ACT_ENCODED,
-    ACT_LN1,
-    ACT_LN1_MEAN,
-    ACT_LN1_RSTD,
-    ACT_QKV,
-    ACT_ATTY,
-    ACT_PREATT,
-    ACT_ATT,
-    ACT_ATTPROJ,
-    ACT_RESIDUAL2,
-    ACT_LN2,
-    ACT_LN2_MEAN,
-    ACT_LN2_RSTD,
-    ACT_FCH,
-    ACT_FCH_GELU,
-    ACT_FCPROJ,
-    ACT_RESIDUAL3,
-    ACT_LNF,
-    ACT_LNF_MEAN,
-    ACT_LNF_RSTD,
-    ACT_LOGITS,
-    ACT_PROBS,
-    ACT_LOSSES,
+#define ACTIVATION(id, ...) ACT_##id,
+#include "model/tensors.def"
     NUM_ACTIVATIONS
 };
 
@@ -88,10 +53,27 @@ struct tensor_shape {
     int64_t dims[TENSOR_MAX_DIMS];
 };
 
+/* Where a tensor or a task is in the model: before the blocks, in a block, or after the blocks. The place of a tensor
+ * that each block has is BLOCK, that of such a block its number. */
+enum place { HEAD = -2, ENCODER = -1, BLOCK = 0 };
+
+/* Who reads an activation of a block last. */
+enum lifetime {
+    FORWARD,   /* the block's forward pass */
+    ATTENTION, /* its backward pass, which computes it again with STARPULLM_RECOMPUTE_ATTENTION and _BLOCK */
+    BACKWARD,  /* likewise with _BLOCK alone */
+    NEXT_BLOCK /* another block's */
+};
+
+/* READ_BY_WEIGHTS: the gradient of a weight is computed from the activation's. */
+enum gradient { NO_GRADIENT, GRADIENT, READ_BY_WEIGHTS };
+
 struct tensor {
     const char *name;
-    bool layered;                         /* one per layer; the shape is that of one layer */
-    unsigned char shape[TENSOR_MAX_DIMS]; /* of tensors.c's letters */
+    enum place place;
+    unsigned char shape[TENSOR_MAX_DIMS]; /* of tensors.c's letters; of one block's tensor */
+    enum lifetime lifetime;               /* of activations */
+    enum gradient gradient;
 };
 extern const struct tensor parameters[NUM_PARAMETERS], activations[NUM_ACTIVATIONS];
 
@@ -103,7 +85,7 @@ struct tensor_shape parameter_shape(const model_config *config, enum parameter p
 int64_t tensor_elements(struct tensor_shape shape);
 int64_t parameter_elements(const model_config *config, enum parameter p);
 
-/* Number of instances: L for a layered tensor, else 1. */
+/* Number of instances: L for a tensor of blocks, else 1. */
 int tensor_instances(const struct tensor *tensor, const model_config *config);
 int parameter_instances(const model_config *config, enum parameter p);
 

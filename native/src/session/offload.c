@@ -144,54 +144,54 @@ static status make_plan(struct starpullm_session *session, const struct walk *wa
 
 /* ---- What it moves, and what is fetched ahead ---- */
 
-/* The data that are in memory, in a ring: behind its beginning the one that was used longest ago. */
+/* The data that are in memory, in a ring: what follows its beginning was used longest ago. */
 struct memory {
-    struct place {
-        int before, behind; /* itself: it isn't in memory */
-        bool is_changed;    /* since it was read or written */
-        size_t task;        /* the last that used it; counted over steps */
-    } *places;              /* by id, and one more: the ring's beginning */
+    struct entry {
+        int prev, next;  /* itself: it isn't in memory */
+        bool is_changed; /* since it was read or written */
+        size_t task;     /* the last that used it; counted over steps */
+    } *entries;          /* by id, and one more: the ring's beginning */
     int beginning;
     int64_t bytes, room, written, read;
 };
 
 static bool is_away(const struct memory *memory, const struct data *data)
 {
-    return memory->places[data->id].behind == data->id;
+    return memory->entries[data->id].next == data->id;
 }
 
 static void take_out(struct memory *memory, const struct data *data)
 {
-    struct place *place = &memory->places[data->id];
+    struct entry *entry = &memory->entries[data->id];
     if (is_away(memory, data))
         return;
-    memory->places[place->before].behind = place->behind;
-    memory->places[place->behind].before = place->before;
-    place->before = place->behind = data->id;
+    memory->entries[entry->prev].next = entry->next;
+    memory->entries[entry->next].prev = entry->prev;
+    entry->prev = entry->next = data->id;
     memory->bytes -= bytes_that_move(data);
 }
 
 static void put_last(struct memory *memory, const struct data *data)
 {
-    struct place *place = &memory->places[data->id], *beginning = &memory->places[memory->beginning];
-    place->before = beginning->before;
-    place->behind = memory->beginning;
-    memory->places[place->before].behind = beginning->before = data->id;
+    struct entry *entry = &memory->entries[data->id], *beginning = &memory->entries[memory->beginning];
+    entry->prev = beginning->prev;
+    entry->next = memory->beginning;
+    memory->entries[entry->prev].next = beginning->prev = data->id;
     memory->bytes += bytes_that_move(data);
 }
 
 static void write_changed(struct memory *memory, const struct data *data)
 {
-    memory->written += memory->places[data->id].is_changed ? bytes_that_move(data) : 0;
-    memory->places[data->id].is_changed = false;
+    memory->written += memory->entries[data->id].is_changed ? bytes_that_move(data) : 0;
+    memory->entries[data->id].is_changed = false;
 }
 
 /* As StarPU does: first what was used longest ago of those that are as large. */
 static const struct data *victim(const struct starpullm_session *session, const struct memory *memory,
                                  const struct data *wanted)
 {
-    const int oldest = memory->places[memory->beginning].behind;
-    for (int id = oldest; id != wanted->id; id = memory->places[id].behind)
+    const int oldest = memory->entries[memory->beginning].next;
+    for (int id = oldest; id != wanted->id; id = memory->entries[id].next)
         if (bytes_that_move(handles_at(session->handles, id)) == bytes_that_move(wanted))
             return handles_at(session->handles, id);
     return handles_at(session->handles, oldest);
@@ -213,15 +213,15 @@ static void use(const struct starpullm_session *session, struct memory *memory, 
 static void follow_access(const struct starpullm_session *session, struct memory *memory, const struct data *data,
                           int32_t mode, enum after_access after)
 {
-    struct place *place = &memory->places[data->id];
+    struct entry *entry = &memory->entries[data->id];
     use(session, memory, data, mode != STARPULLM_WRITE);
-    place->is_changed |= mode != STARPULLM_READ;
+    entry->is_changed |= mode != STARPULLM_READ;
     if (after == AFTER_WRITE_EARLY || after == AFTER_LEAVE)
         write_changed(memory, data);
     if (after == AFTER_LEAVE || after == AFTER_DROP)
         take_out(memory, data);
     if (after == AFTER_DROP)
-        place->is_changed = false;
+        entry->is_changed = false;
 }
 
 /* Task number `task`, counted over steps. */
@@ -236,9 +236,9 @@ static void follow_task(const struct starpullm_session *session, const struct wa
         if (!data->moves)
             continue;
         if (without_fetches)
-            walk->from_disk[i] = is_read && is_away(memory, data) ? task - memory->places[data->id].task : 0;
+            walk->from_disk[i] = is_read && is_away(memory, data) ? task - memory->entries[data->id].task : 0;
         follow_access(session, memory, data, walk->trace.accesses[i].mode, session->plan.after[i]);
-        memory->places[data->id].task = task;
+        memory->entries[data->id].task = task;
     }
 }
 
@@ -255,11 +255,11 @@ static status count_traffic(struct starpullm_session *session, const struct walk
 {
     const int count = handles_count(session->handles);
     struct memory memory = {
-        .places = calloc((size_t)count + 1, sizeof *memory.places), .beginning = count, .room = room};
-    if (!memory.places)
-        return out_of_memory("places of %d data", count);
+        .entries = calloc((size_t)count + 1, sizeof *memory.entries), .beginning = count, .room = room};
+    if (!memory.entries)
+        return out_of_memory("a table of %d data", count);
     for (int i = 0; i <= count; i++)
-        memory.places[i].before = memory.places[i].behind = i;
+        memory.entries[i].prev = memory.entries[i].next = i;
     for (size_t task = 0; task < 2 * walk->trace.num_tasks; task++) {
         if (task == walk->trace.num_tasks)
             memory.written = memory.read = 0;
@@ -267,7 +267,7 @@ static status count_traffic(struct starpullm_session *session, const struct walk
         if (session->plan.fetches.first)
             follow_fetches(session, &memory, task % walk->trace.num_tasks);
     }
-    free(memory.places);
+    free(memory.entries);
     session->plan.written = memory.written;
     session->plan.read = memory.read;
     return STARPULLM_OK;

@@ -31,7 +31,7 @@ status starpullm_session_tensor_info(const starpullm_session *session, int32_t g
     const struct tensor_shape shape = tensor_shape(
         tensor, config, pipelines(&session->work.placement) * session->batch_size, (int64_t)session->work.T);
     info->name = tensor->name;
-    info->layered = tensor->layered;
+    info->layered = tensor->place == BLOCK;
     info->instances = tensor_instances(tensor, config);
     info->num_dims = shape.num_dims;
     memcpy(info->dims, shape.dims, sizeof info->dims);
@@ -95,7 +95,7 @@ static status read_activation(struct starpullm_session *session, int32_t group, 
         const int64_t from = offset % piece;
         const int64_t now = count < piece - from ? count : piece - from;
         TRY(check_kept(session, group, index, s));
-        if (group == STARPULLM_ACTIVATIONS || activation_has_gradient(index))
+        if (group == STARPULLM_ACTIVATIONS || activations[index].gradient != NO_GRADIENT)
             TRY(copy_out(session, handles_activation(session->handles, group, index, layer, s),
                          home_of(&work->placement, s, activation_place(&work->config, group, index, layer)), from, now,
                          values));
