@@ -101,17 +101,6 @@ def memory_group() -> Iterator[Path | None]:
 
 
 @pytest.fixture(scope="session")
-def refusing_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile what lets StarPU refuse calls of a process that preloads it."""
-    sources = CHECKOUT / "native" / "tests" / "preload"
-    library = tmp_path_factory.mktemp("refusals") / "librefusals.so"
-    options = "-std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -fPIC -shared".split()
-    command = ["cc", *options, str(sources / "refusals.c"), "-o", str(library)]
-    subprocess.run([*command, "-ldl"], check=True, timeout=60)
-    return library
-
-
-@pytest.fixture(scope="session")
 def llmc_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Return a function from seeded defects to a shared object that stands in for llm.c's and has them."""
     directory = tmp_path_factory.mktemp("llmc")

@@ -126,7 +126,7 @@ class Laboratory:
         )
 
     def test(
-        self, name: str, check: Callable[..., Result], where: RuntimeConfiguration | int = 1, **arguments: Any
+        self, name: str, check: Callable[..., None], where: RuntimeConfiguration | int = 1, **arguments: Any
     ) -> Iterator[Catch]:
         """Yield what one of the project's own checks has found, by default in a process without a runtime."""
         call = partial(self._pool.call, where, check, time_limit=TIME_LIMIT, **arguments)

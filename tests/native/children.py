@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -24,6 +23,8 @@ from pathlib import Path
 from typing import Self, TypedDict, TypeVar
 
 import psutil
+
+from starpullm.processes.children import location_of
 
 from . import forks
 
@@ -81,9 +82,8 @@ def run_function(
     prefix
         Command that runs the child, for example ``("unshare", "-m")``.
     """
-    file = sys.modules[function.__module__].__file__
-    assert file is not None
-    command = [*prefix, *forks.PYTHON, forks.__file__, file, function.__name__, json.dumps(args, default=str)]
+    call = json.dumps([location_of(function), args], default=str)
+    command = [*prefix, *forks.PYTHON, forks.__file__, call]
     done = run_command(command, timeout=timeout, environment=environment, cwd=cwd).check()
     try:
         result: R = json.loads(done.stdout)

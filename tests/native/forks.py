@@ -1,14 +1,13 @@
 """Runs Python commands as forks of one process that has imported what they import, which takes longer than most work.
 
 The process opens no native library, so each fork opens its own and starts its own StarPU. As a program this file is the
-process that is forked, ``python forks.py FD``, or calls one function, ``python forks.py FILE FUNCTION ARGUMENTS``.
+process that is forked, ``python forks.py FD``, or calls one function, ``python forks.py CALL``.
 """
 
 from __future__ import annotations
 
 import atexit
 import importlib
-import importlib.util
 import json
 import os
 import runpy
@@ -24,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
+
+from starpullm.processes.children import find_function
 
 # With faulthandler, a crash prints where it was.
 PYTHON = (sys.executable, "-W", "error", "-X", "faulthandler")
@@ -41,9 +42,6 @@ _READ_LATE = (
     "STARPULLM_LIB",
     "STARPULLM_SIMD",
 )
-
-_PACKAGE = "starpullm_native_tests"
-"""Name under which a child imports this directory."""
 
 _MESSAGE_BYTES = 1 << 20
 
@@ -205,24 +203,10 @@ def _run(arguments: list[str]) -> None:
 # ---- What run_function() calls, in a fork or in a new process ----
 
 
-def _call(file: Path, function: str, arguments: str) -> None:
-    """Import a test file of this directory as a part of a package, call a function of it, and print the result."""
-    directory = file.parent
-    spec = importlib.util.spec_from_file_location(
-        _PACKAGE, directory / "__init__.py", submodule_search_locations=[str(directory)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    sys.modules[_PACKAGE] = package
-    spec.loader.exec_module(package)
-    module = importlib.import_module(f"{_PACKAGE}.{file.stem}")
-    print(json.dumps(getattr(module, function)(*json.loads(arguments))))
-
-
 def _main() -> None:
-    if len(sys.argv) > 2:
-        _call(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    if sys.argv[1].startswith("["):
+        location, arguments = json.loads(sys.argv[1])
+        print(json.dumps(find_function(location)(*arguments)))
         return
     for name in _IMPORTED:
         importlib.import_module(name)

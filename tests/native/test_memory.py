@@ -9,19 +9,18 @@ from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from starpullm.binding import allocations
 from starpullm.checks import memory
 from starpullm.checks.memory import find_growth
+from starpullm.checks.result import Finding
 from starpullm.errors import OutOfMemoryError, StarpullmError, StateError
 
-from .children import attempt, run_function
-from .limits.operations import find_growth_of_each
+from .children import run_function
 from .limits.scarcity import Operation, fail_each
-from .limits.statements import judged
+from .limits.test_growth import of_library
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +61,8 @@ CASES: dict[str, tuple[str, ...]] = {
 """Functions of leaking_library.c, and patterns of the leaks that have to be found."""
 
 
-def lines_of(growth: dict[str, Any]) -> list[str]:
-    """Return the verdict, then the leaks."""
-    result = judged(check="growth", unit="allocations", fault="memory is left", **growth)
-    return [result.lines()[0], *(finding.sentence for finding in result.findings)]
-
-
 def find_leaks(library: str) -> dict[str, list[str]]:
-    """Return the lines of the check for each function of the library; the library under test is this one."""
+    """Return the leaks of each function of the library, which is the one under test."""
     own = ctypes.CDLL(library)
     kept: list[object] = []
     memory.FREEING_SECONDS = 0.1  # no worker is about to free anything
@@ -79,21 +72,21 @@ def find_leaks(library: str) -> dict[str, list[str]]:
             for _ in range(count):
                 function()
 
-        return lines_of(find_growth("calls", repeat, warm_up=10, repetitions=REPETITIONS, renewals=5))
+        found = find_growth("calls", repeat, warm_up=10, repetitions=REPETITIONS, renewals=5)
+        assert (found["compared"] > 0) == (function is not own.allocates_nothing)
+        return [leak.sentence for leak in found["findings"]]
 
-    lines = {name: check(getattr(own, name)) for name in CASES}
+    leaks = {name: check(getattr(own, name)) for name in CASES}
 
     def keep_objects() -> None:
         own.frees()
         kept.extend(object() for _ in range(3))
 
-    lines["objects"] = check(keep_objects)
-    named = {"one that leaks": own.leaks_malloc, "one that frees": own.frees}
-    lines["operations"] = lines_of(find_growth_of_each(named))
-    named = {"a copy": own.leaks_in_libc, "one that frees": own.frees}
-    lines["pools"] = lines_of(find_growth_of_each(named, pools=True))
-    lines["nothing"] = [str(attempt(check, own.allocates_nothing)["text"])]
-    return lines
+    leaks["objects"] = check(keep_objects)
+    leaks["nothing"] = check(own.allocates_nothing)
+    in_libc = [Finding(leak) for leak in leaks["leaks_in_libc"]]
+    assert of_library([*in_libc, Finding("libstarpu-1.4.so, pool: 16 bytes")]) == in_libc
+    return leaks
 
 
 @pytest.fixture(scope="module")
@@ -116,34 +109,14 @@ def test_an_allocator_that_maps_memory_with_its_lock_held(
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_leaks_is_named_with_its_size(found_leaks: dict[str, list[str]], name: str) -> None:
-    first, *leaks = found_leaks[name]
-    patterns = CASES[name]
+    leaks, patterns = found_leaks[name], CASES[name]
     assert len(leaks) == len(patterns), leaks
     assert all(map(fnmatchcase, leaks, patterns)), leaks
-    assert first.startswith("growth: failed: memory is left (" if patterns else "growth: passed: ")
-    assert first.endswith("; ".join([f": {leaks[0]}" if leaks else " allocations compared", "50 calls"]))
 
 
 def test_objects_of_python_that_are_kept_are_found(found_leaks: dict[str, list[str]]) -> None:
-    _, leak = found_leaks["objects"]
+    (leak,) = found_leaks["objects"]
     assert leak.startswith("objects of Python: 15")
-
-
-def test_a_leak_has_the_name_of_its_operation(found_leaks: dict[str, list[str]]) -> None:
-    first, leak = found_leaks["operations"]
-    assert first.startswith("growth: failed: memory is left (1 in ")
-    assert first.endswith("; 2 operations, 10 times each")
-    expected = "one that leaks: leaking_library.so, leaks_malloc*: 16 bytes a repetition, 10 left of 10 repetitions"
-    assert fnmatchcase(leak, expected)
-
-
-def test_pools_of_others_hide_no_leak_through_the_c_library(found_leaks: dict[str, list[str]]) -> None:
-    _, leak = found_leaks["pools"]
-    assert fnmatchcase(leak, "a copy: libc.so.6, *strndup*: 16 bytes a repetition, 10 left of 10 repetitions")
-
-
-def test_a_library_that_allocated_nothing_was_not_checked(found_leaks: dict[str, list[str]]) -> None:
-    assert found_leaks["nothing"] == ["growth: nothing was compared: 0 allocations compared; 50 calls"]
 
 
 # ---- An allocation fails ----
@@ -159,7 +132,7 @@ def fail_allocations(library: str) -> dict[str, tuple[int, list[str]]]:
         if not getattr(own, name)():
             raise told[name]("told")
 
-    return {name: fail_each(Operation(name, nullcontext, partial(call, name))) for name in told}
+    return {name: fail_each(Operation(nullcontext, partial(call, name))) for name in told}
 
 
 def test_faults_when_an_allocation_fails_are_found(compiled: Callable[[str], Path]) -> None:
@@ -169,7 +142,7 @@ def test_faults_when_an_allocation_fails_are_found(compiled: Callable[[str], Pat
     found = run_function(fail_allocations, library, environment=environment)
     number, [leak] = found["leaks_if_refused"]
     assert number == 2
-    assert fnmatchcase(leak, "leaks_if_refused, *left 1 allocations: leaking_library.so, leaks_if_refused*: 16 bytes")
+    assert fnmatchcase(leak, "*left 1 allocations: leaking_library.so, leaks_if_refused*: 16 bytes")
     number, faults = found["tells_otherwise"]
     assert (number, len(faults)) == (2, 2)
     assert all(fnmatchcase(fault, "*expected OutOfMemoryError, found StateError: told") for fault in faults)

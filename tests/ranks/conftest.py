@@ -11,6 +11,14 @@ import pytest
 
 from starpullm.processes import job
 
+from ..refusals import compile_refusals
+
+
+@pytest.fixture(scope="session")
+def refusing_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library by which StarPU refuses calls of a process that preloads it."""
+    return compile_refusals(tmp_path_factory.mktemp("refusals"))
+
 
 @pytest.fixture(autouse=True)
 def job_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:

@@ -39,7 +39,7 @@ class Stage:
 _QUICK = ("-k", "tiny and not perturbation", "-m", "not starpullm_memory")
 _SCENARIOS = ("-m", "starpullm_scenario")
 _OWN_TESTS = (
-    "limits/test_limits.py",
+    "limits",
     *(f"test_{name}.py" for name in ("trainer", "saving", "bad_input", "partitions", "reduction_modes", "offload")),
 )
 

@@ -1,1 +1,1 @@
-"""What starpullm.h promises on both sides of each limit, with the whole sentence of each refusal."""
+"""Each limit and each refusal of starpullm.h, in the library's own processes: see `tests.pytest_in_child`."""

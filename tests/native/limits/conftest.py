@@ -1,0 +1,61 @@
+"""A runtime in a child, and what tests do with it: models, trainers, batches, folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starpullm.binding import prototypes, structs
+from starpullm.processes.keeper import rank_and_size_from_environment
+from starpullm.processes.ranks import world
+from starpullm.runtime import Runtime
+from starpullm.trainer import Trainer
+
+from ...pytest_in_child import Children
+from .sizes import B, T
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    Children.register(config)
+
+
+@pytest.fixture(scope="session")
+def runtime() -> Iterator[Runtime]:
+    """One worker; of as many ranks as the child has."""
+    _, ranks = rank_and_size_from_environment()
+    with Runtime("1x1", "lws", world() if ranks > 1 else None) as runtime:
+        yield runtime
+
+
+@pytest.fixture(scope="session")
+def train(runtime: Runtime, tiny_checkpoint: Path) -> Callable[..., Trainer]:
+    """Return a function from options to a trainer of tiny, with two steps in flight."""
+    defaults = {"batch_size": B, "seq_len": T, "steps_in_flight": 2, "keep_activations": False}
+
+    def open_trainer(**options: Any) -> Trainer:
+        checkpoint = None if "resume" in options else tiny_checkpoint
+        return Trainer(runtime, checkpoint, **{**defaults, **options})
+
+    return open_trainer
+
+
+@pytest.fixture(scope="session")
+def create_in_c(runtime: Runtime, tiny_checkpoint: Path) -> Callable[..., None]:
+    """Return a function that opens a session with ``struct starpullm_session_options`` as it is given, and closes it.
+
+    What isn't given is as in tiny's record.
+    """
+    given: dict[str, Any] = {"batch_size": B, "seq_len": T, "sub_batches": 1, "steps_in_flight": 1}
+    given |= {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.9}
+    given["checkpoint"] = prototypes.c_string("checkpoint", tiny_checkpoint)
+
+    def create(**members: Any) -> None:
+        options = structs.new("session_options", **{**given, **members})
+        handle = structs.Handle("session")
+        prototypes.call("session_create", runtime._handle, options, handle.address)
+        prototypes.call("session_destroy", handle.address)
+
+    return create
