@@ -27,10 +27,10 @@ from starpullm.checks.result import Result, json_value
 from starpullm.data.generator import generate_checkpoint
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 from starpullm.runtime import Partition
-from starpullm.speed.contender import Contender
 from starpullm.speed.gate import BUDGET
-from starpullm.speed.turns import ROUNDS, taking_turns, with_control
-from starpullm.speed.verdict import Verdict
+from starpullm.speed.interleaved_rounds import ROUNDS, interleaved_rounds, with_control
+from starpullm.speed.speed_verdict import SpeedVerdict
+from starpullm.speed.variant import Variant
 from starpullm.speed.worker import STEP
 from starpullm.speed.workload import Workload
 
@@ -75,11 +75,11 @@ def run(
     workload: Workload, checkpoint: Path, libraries: tuple[Path, Path], rounds: int
 ) -> tuple[Result, list[list[dict[str, float]]]]:
     """Run the gate once with a baseline and a new library; also return all turns of the three series."""
-    baseline, new = Contender("baseline", library=libraries[0]), Contender("new", library=libraries[1])
-    with taking_turns(workload, checkpoint, with_control(new, baseline)) as turns:
+    baseline, new = Variant("baseline", library=libraries[0]), Variant("new", library=libraries[1])
+    with interleaved_rounds(workload, checkpoint, with_control(new, baseline)) as turns:
         for _ in range(rounds):
             turns.run_round()
-        return turns.decide(turns.finish(), BUDGET), [of.seconds for of in turns.contenders]
+        return turns.decide(turns.finish(), BUDGET), [of.seconds for of in turns.variants]
 
 
 def line(name: str, runs: list[dict[str, Any]]) -> str:
@@ -88,7 +88,7 @@ def line(name: str, runs: list[dict[str, Any]]) -> str:
     operation = slow.partition(":")[0] if slow else None
 
     def is_seen(result: dict[str, Any]) -> bool:
-        slower = [change["name"] for change in result["changes"] if change["verdict"] == Verdict.SLOWER.value]
+        slower = [change["name"] for change in result["changes"] if change["verdict"] == SpeedVerdict.SLOWER.value]
         return operation in slower if operation else bool(slower)
 
     seen = sum(map(is_seen, runs))
@@ -96,9 +96,11 @@ def line(name: str, runs: list[dict[str, Any]]) -> str:
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(of["verdict"] for of in runs).items())
     operations, steps = [], []
     for of in runs:
-        visible = {change["name"]: change["visible"] for change in of["changes"] if change["verdict"]}
-        steps.append(visible.pop(STEP))
-        operations.append(max(visible.values(), default=math.nan))
+        detectable = {
+            change["name"]: change["minimum_detectable_effect"] for change in of["changes"] if change["verdict"]
+        }
+        steps.append(detectable.pop(STEP))
+        operations.append(max(detectable.values(), default=math.nan))
     seconds, loads = ([of[key] for of in runs] for key in ("seconds", "load"))
     return (
         f"| {name} | {seen} of {len(runs)} | {low:.0%} to {high:.0%} | {verdicts} | "
@@ -160,8 +162,8 @@ def main(
         values = json.loads(text)
         of_case.setdefault(f"{values['configuration']}, {values['slow'] or 'nothing'}", []).append(values)
     click.echo(
-        "| configuration, slowed | called slower, and named | 95 % interval | verdicts | visible in any operation "
-        "| in the step | a run | load |"
+        "| configuration, slowed | called slower, and named | 95 % interval | verdicts "
+        "| minimum detectable effect in any operation | in the step | a run | load |"
     )
     click.echo("|---|---|---|---|---|---|---|---|")
     for name, of_name in of_case.items():

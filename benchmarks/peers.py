@@ -21,8 +21,8 @@ from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 from starpullm.processes.lock import machine_lock
 from starpullm.runtime import Partition
 from starpullm.speed.against import compare
-from starpullm.speed.contender import Contender
-from starpullm.speed.verdict import NoiseMeter
+from starpullm.speed.speed_verdict import NoiseMeter
+from starpullm.speed.variant import Variant
 from starpullm.speed.workload import Workload
 
 EAGER, COMPILED = "torch eager", "torch compiled"
@@ -48,10 +48,10 @@ def main(
         sub_batches=Partition.parse(partition).workers,
         iterations=rounds,
     )
-    peers = [Contender(EAGER, serve_eager)]
+    peers = [Variant(EAGER, serve_eager)]
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler):
-        peers.append(Contender(COMPILED, serve_compiled))
+        peers.append(Variant(COMPILED, serve_compiled))
     else:
         click.echo(f"{COMPILED}: left out: found no C++ compiler {compiler}, which torch.compile calls")
     with machine_lock(), tempfile.TemporaryDirectory(prefix="starpullm-peers-") as directory:
@@ -60,7 +60,7 @@ def main(
         generate_checkpoint(checkpoint, record.model, record.seed)
         comparison = compare(workload, checkpoint, peers, time_limit, progress=lambda: None)
     print_comparison(comparison)
-    strict = comparison.contenders[0].tokens_per_ms
+    strict = comparison.variants[0].tokens_per_ms
     click.echo(noise.sentence("the strict run's speed", [(strict.low, strict.high)]))
 
 

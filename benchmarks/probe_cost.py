@@ -22,8 +22,8 @@ import click
 
 from starpullm.binding.library import find_probe
 from starpullm.machine import inspect_machine
-from starpullm.probe.check import NUM_STANDARD_RUNS
-from starpullm.probe.schedules import machine_variables
+from starpullm.probe.judge import NUM_STANDARD_RUNS
+from starpullm.probe.probe_schedules import machine_variables
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SOURCE = CHECKOUT / "tests" / "probe" / "programs" / "many.c"

@@ -152,7 +152,7 @@ def handle_bytes(max_nodes: int) -> int:
     return 664 + 136 * max_nodes + 16 * max_nodes**2
 
 
-def own_cores() -> set[tuple[str, ...]]:
+def available_cores() -> set[tuple[str, ...]]:
     """Return the cores of which this process may use a unit, as Linux has them; a unit of which it says none is one."""
     cores = set()
     for unit in os.sched_getaffinity(0):
@@ -177,7 +177,7 @@ def count_cores() -> int:
         cores *= int(count)
         if kind in ("core", "pu"):
             return cores
-    return len(own_cores())
+    return len(available_cores())
 
 
 def full_partitions(cores: int, max_workers: int, max_contexts: int) -> tuple[str, ...]:

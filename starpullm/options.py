@@ -11,7 +11,7 @@ REDUCTIONS = ("ordered", "tree", "redux")
 RECOMPUTATIONS = ("none", "attention", "block")
 WEIGHT_GRADIENTS = ("kept", "reused")
 GRADIENT_BUFFERS = ("shared", "block")
-SCHEDULES = ("gpipe", "1f1b", "zero-bubble")
+PIPELINE_SCHEDULES = ("gpipe", "1f1b", "zero-bubble")
 OFFLOAD_PLANS = ("ahead", "lru")
 
 MAX_SECONDS = 7 * 24 * 3600.0
@@ -29,7 +29,7 @@ def settings_of(run: object) -> dict[str, Any]:
     return {name: getattr(run, name) for name in SETTINGS}
 
 
-def place_of(option: str, word: str, words: Sequence[str]) -> int:
+def index_of_choice(option: str, word: str, words: Sequence[str]) -> int:
     """Return the number by which the library knows an option's word; others are an `InvalidArgumentError`."""
     if word not in words:
         raise InvalidArgumentError(f'{option}: found "{word}", expected one of {", ".join(words)}')

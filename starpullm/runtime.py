@@ -13,7 +13,7 @@ from starpullm.binding.library import find_blas
 from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError, OutOfMemoryError
 from starpullm.memory import available_memory, bytes_of
-from starpullm.options import OFFLOAD_PLANS, place_of
+from starpullm.options import OFFLOAD_PLANS, index_of_choice
 from starpullm.processes import Comm
 from starpullm.processes.ranks import CommonBlocks, check_launcher, failing_together
 
@@ -144,7 +144,7 @@ class Runtime(Resource):
                 platform_functions=platform_functions,
                 offload=None if offload is None else prototypes.c_string("offload", offload),
                 memory_limit=0 if memory_limit is None else _limit(memory_limit),
-                offload_plan=place_of("offload_plan", offload_plan, OFFLOAD_PLANS),
+                offload_plan=index_of_choice("offload_plan", offload_plan, OFFLOAD_PLANS),
             )
         self.drops = offload is not None and offload_plan == OFFLOAD_PLANS[0]
         """Whether gradients and activations are dropped after their last use, without ``keep_activations``."""
@@ -227,7 +227,7 @@ def _limit(memory_limit: int | str) -> int:
 
 def _blas_to_open(matmul: str, blas_library: str | os.PathLike[str] | None) -> str | None:
     """Return the path or name of the BLAS's library; None: no BLAS is asked for."""
-    place_of("matmul", matmul, MATMULS)
+    index_of_choice("matmul", matmul, MATMULS)
     if matmul == "blas":
         return find_blas(blas_library)
     if blas_library is None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
-from starpullm.options import GRADIENT_BUFFERS, SCHEDULES, place_of
+from starpullm.options import GRADIENT_BUFFERS, PIPELINE_SCHEDULES, index_of_choice
 
 KINDS = ("forward", "backward", "weights")
 
@@ -26,7 +26,7 @@ class Pass(NamedTuple):
     stage: int
 
 
-Schedule = Callable[[int, int], Sequence[Pass]]
+PipelineSchedule = Callable[[int, int], Sequence[Pass]]
 """``schedule(stages, sub_batches)`` returns all passes of a step, in the order in which they are submitted."""
 
 
@@ -58,7 +58,7 @@ def number_of_pipelines(ranks: int, stages: int | Sequence[int]) -> int:
 
 def pipeline(
     stages: int | Sequence[int],
-    schedule: str | Schedule,
+    schedule: str | PipelineSchedule,
     sub_batches: int,
     sets: int,
     ranks: int,
@@ -70,17 +70,17 @@ def pipeline(
     A pass keeps one worker busy: with more workers in a stage, so many times more sub-batches are ahead.
     """
     count = number_of(stages)
-    of_blocks = place_of("gradient_buffers", gradient_buffers, GRADIENT_BUFFERS)
+    of_blocks = index_of_choice("gradient_buffers", gradient_buffers, GRADIENT_BUFFERS)
     options = structs.new("pipeline", stages=count, gradients_of_blocks=of_blocks)
     if not isinstance(stages, int):
         blocks = [prototypes.integer("stages", number, 32) for number in stages]
         options.blocks = (ctypes.c_int32 * count)(*blocks)
     if callable(schedule):
         passes = schedule(count, sub_batches)
-    elif place_of("schedule", schedule, SCHEDULES) == 0 or not 1 < count <= ranks:
+    elif index_of_choice("schedule", schedule, PIPELINE_SCHEDULES) == 0 or not 1 < count <= ranks:
         return options  # forward passes are as far ahead as there are activation sets
     else:
-        weights = schedule == SCHEDULES[2]
+        weights = schedule == PIPELINE_SCHEDULES[2]
         counts = [workers * (count + 2 if weights else count - stage) for stage in range(count)]
         passes = ahead([min(sets or sub_batches, of) for of in counts], sub_batches, weights=weights)
     options.passes = (structs.TYPES["pass"] * len(passes))(*map(_pass, passes))

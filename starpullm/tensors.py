@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError, TokenRangeError
-from starpullm.options import place_of
+from starpullm.options import index_of_choice
 
 if TYPE_CHECKING:
     from starpullm.trainer import Trainer
@@ -47,7 +47,7 @@ class TensorTable:
 
     def of_group(self, group: str) -> dict[str, Tensor]:
         """Return a group's tensors by name, in the library's order."""
-        place_of("group", group, GROUPS)
+        index_of_choice("group", group, GROUPS)
         return self._groups[group]
 
     def named(self, group: str, name: str) -> Tensor:

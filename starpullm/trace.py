@@ -140,11 +140,11 @@ def read_trace(session: structs.Handle, comm: Comm | None = None) -> Trace:
     Over ranks every rank calls it, and gets the tasks of all ranks; of other ranks' tasks it doesn't get the times.
     `RuntimeFailureError` is raised if the ranks have submitted different tasks.
     """
-    own = read_own_trace(session)
+    own = read_local_trace(session)
     return own if comm is None else with_other_ranks(own, comm)
 
 
-def read_own_trace(session: structs.Handle) -> Trace:
+def read_local_trace(session: structs.Handle) -> Trace:
     """Return the same of this rank's tasks alone."""
     return make_trace(*prototypes.trace("session_trace", session))
 

@@ -21,12 +21,19 @@ from starpullm.files.kinds import CHECKPOINT, STATES, expecting
 from starpullm.instruments import Instruments
 from starpullm.loss import Loss
 from starpullm.memory import available_memory
-from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, place_of
+from starpullm.options import (
+    GRADIENT_BUFFERS,
+    PIPELINE_SCHEDULES,
+    RECOMPUTATIONS,
+    REDUCTIONS,
+    WEIGHT_GRADIENTS,
+    index_of_choice,
+)
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import check_same_options, common_call, failing_together
 from starpullm.resume import check_shared, model_config, options_of_all_ranks, training_state
 from starpullm.runtime import Runtime
-from starpullm.schedules import Schedule, number_of_pipelines, pipeline
+from starpullm.schedules import PipelineSchedule, number_of_pipelines, pipeline
 from starpullm.tensors import GROUPS, Tensor, TensorGroup, TensorTable, chosen_sequences, token_ids
 from starpullm.trace import Trace, read_trace
 
@@ -124,7 +131,7 @@ class Trainer(Resource):
         sub_batches: int = 1,
         activation_sets: int = 0,
         stages: int | Sequence[int] = 1,
-        schedule: str | Schedule = SCHEDULES[0],
+        schedule: str | PipelineSchedule = PIPELINE_SCHEDULES[0],
         gradient_buffers: str = GRADIENT_BUFFERS[0],
         reduction: str = "ordered",
         weight_gradient_tiles: int = 0,
@@ -154,7 +161,7 @@ class Trainer(Resource):
             seq_len=prototypes.integer("seq_len", seq_len, 64),
             sub_batches=prototypes.integer("sub_batches", sub_batches, 64),
             activation_sets=prototypes.integer("activation_sets", activation_sets, 64),
-            reduction=place_of("reduction", reduction, REDUCTIONS),
+            reduction=index_of_choice("reduction", reduction, REDUCTIONS),
             weight_gradient_tiles=prototypes.integer("weight_gradient_tiles", weight_gradient_tiles, 32),
             learning_rate=prototypes.binary32(learning_rate),
             beta1=prototypes.binary32(betas[0]),
@@ -167,8 +174,8 @@ class Trainer(Resource):
             memory_limit=available_memory()
             if memory_limit is None
             else prototypes.integer("memory_limit", memory_limit, 64),
-            recompute=place_of("recompute", recompute, RECOMPUTATIONS),
-            reuse_weight_gradients=place_of("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
+            recompute=index_of_choice("recompute", recompute, RECOMPUTATIONS),
+            reuse_weight_gradients=index_of_choice("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
             pipeline=ctypes.pointer(of_pipeline),
             **(instruments or Instruments()).options(),
         )

@@ -36,7 +36,7 @@ struct settings read_settings(void)
     };
 }
 
-// Open MPI's mpirun, MPICH's mpiexec and launchers derived from it, Slurm's srun: as starpullm/processes/keeper.py.
+// Open MPI's mpirun, MPICH's mpiexec and launchers derived from it, Slurm's srun: as starpullm/processes/rank_wrapper.py.
 void read_rank(struct probe_header *header)
 {
     static const char *const variables[][2] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from starpullm.binding import header, prototypes, structs
+from starpullm.binding import declarations, prototypes, structs
 from starpullm.errors import InvalidArgumentError
 
 Argument = Any
@@ -35,7 +35,7 @@ class Kernel:
     def __init__(self, level: str, name: str) -> None:
         (info,) = prototypes.results("kernel", prototypes.c_string("level", level), prototypes.c_string("kernel", name))
         self.name, self.level = name, level
-        declared = header.kernel_parameters(prototypes.text(info.parameters))
+        declared = declarations.kernel_parameters(prototypes.text(info.parameters))
         assert declared[-1].type == "team", declared
         self.parameters = declared[:-1]
         self._function = ctypes.CFUNCTYPE(None, *map(_c_type, declared))(info.function)
@@ -66,18 +66,18 @@ def present_cache() -> int:
     return int(machine.l2_cache)
 
 
-def _is_array(parameter: header.Declaration) -> bool:
+def _is_array(parameter: declarations.Declaration) -> bool:
     return parameter.pointers > 0 and parameter.type != "adamw_options"
 
 
-def _c_type(parameter: header.Declaration) -> Any:
+def _c_type(parameter: declarations.Declaration) -> Any:
     if _is_array(parameter):
         return ctypes.c_void_p
     kind = _TYPES[parameter.type]
     return ctypes.POINTER(kind) if parameter.pointers else kind
 
 
-def _to_c(parameter: header.Declaration, arguments: Mapping[str, Argument]) -> Any:
+def _to_c(parameter: declarations.Declaration, arguments: Mapping[str, Argument]) -> Any:
     if parameter.name not in arguments:
         raise InvalidArgumentError(f"{parameter.name}: found no such argument, expected one of type {parameter.type}")
     value = arguments[parameter.name]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.binding import header
+from starpullm.binding import declarations
 from starpullm.binding.library import open_library
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK, TYPES, Handle, c_type
 from starpullm.errors import (
@@ -50,7 +50,7 @@ _RESULTS: dict[str, Any] = {"status": _Status, "void": None, "char": c_char_p}
 _Converter = Callable[[object], Any] | None
 
 
-def _converter(parameter: header.Declaration) -> _Converter:
+def _converter(parameter: declarations.Declaration) -> _Converter:
     if parameter.pointers != 1 or parameter.type == "char":
         return None
     if parameter.type not in TYPES:
@@ -68,7 +68,7 @@ def _converter(parameter: header.Declaration) -> _Converter:
     return to_c
 
 
-def address_of_array(value: object, parameter: header.Declaration, dtype: np.dtype[Any] | None) -> int:
+def address_of_array(value: object, parameter: declarations.Declaration, dtype: np.dtype[Any] | None) -> int:
     """Return the address of a contiguous array, which is writable if C writes to it; else raise a `TypeError`."""
     if (
         not isinstance(value, np.ndarray)
@@ -90,8 +90,8 @@ def _check(result: Any, function: Any, arguments: Any) -> Any:
 def _library() -> ctypes.CDLL:
     library = open_library()
     found = _bound(library, "abi_version")[0]()
-    if found != header.abi_version():
-        raise LibraryNotFoundError(f"{library._name}: ABI version is {found}, expected {header.abi_version()}")
+    if found != declarations.abi_version():
+        raise LibraryNotFoundError(f"{library._name}: ABI version is {found}, expected {declarations.abi_version()}")
     return library
 
 
@@ -102,12 +102,12 @@ def _function(name: str) -> tuple[Callable[..., Any], tuple[_Converter, ...]]:
 
 def _bound(library: ctypes.CDLL, name: str) -> tuple[Callable[..., Any], tuple[_Converter, ...]]:
     """Return a function of the library as the header declares it, and what converts its arguments."""
-    result, parameters = header.functions()[name]
+    result, parameters = declarations.functions()[name]
     try:
         function = library[f"starpullm_{name}"]
     except AttributeError as error:
         raise LibraryNotFoundError(
-            f"{library._name}: has no function starpullm_{name}, expected ABI version {header.abi_version()}"
+            f"{library._name}: has no function starpullm_{name}, expected ABI version {declarations.abi_version()}"
         ) from error
     converters = tuple(map(_converter, parameters))
     function.restype = _RESULTS[result.type] if result.type in _RESULTS else TYPES[result.type]
@@ -131,7 +131,7 @@ def call(name: str, *arguments: Any) -> Any:
 
 def results(name: str, *arguments: Any) -> list[Any]:
     """Call a function whose pointers that aren't constant are to one value each, and return those values."""
-    parameters = header.functions()[name][1]
+    parameters = declarations.functions()[name][1]
     given = iter(arguments)
     is_result = [parameter.output and parameter.type in TYPES for parameter in parameters]
     values = [

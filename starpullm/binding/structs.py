@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from starpullm.binding import header
+from starpullm.binding import declarations
 from starpullm.errors import StateError
 
 TYPES: dict[str, Any] = {
@@ -27,7 +27,7 @@ class _Struct(ctypes.Structure):
             self.size = ctypes.sizeof(self)
 
 
-def c_type(declaration: header.Declaration) -> Any:
+def c_type(declaration: declarations.Declaration) -> Any:
     """Return the type of a struct's member or of a parameter."""
     if declaration.type not in TYPES:
         return c_void_p  # a handle
@@ -39,7 +39,7 @@ def c_type(declaration: header.Declaration) -> Any:
     return kind * declaration.elements if declaration.elements else kind
 
 
-for _name, _members in header.structs().items():
+for _name, _members in declarations.structs().items():
     _fields = [(member.name, c_type(member)) for member in _members]
     TYPES[_name] = type(_name, (_Struct,), {"_fields_": _fields})
 

@@ -12,7 +12,7 @@ MODULES = (
     "transfers",
     "growth",
     "offload",
-    "kernels.check",
+    "kernels.kernel_bits",
     "threads",
     "scenarios",
 )

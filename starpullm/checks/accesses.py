@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from starpullm.checks.cases import REPRODUCIBLE, Case
 from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.check_context import CheckContext
 from starpullm.checks.observer import FindingKind, InstrumentFinding, Observer
-from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import trace_steps, traced_trainer
 from starpullm.instruments import Instruments
@@ -26,9 +26,9 @@ class _Instrumented(Check):
     sentences: ClassVar[Mapping[FindingKind, str]]
     """What the instrument finds; findings of other ones are ignored."""
 
-    def run(self, place: Place, case: Case) -> Result:
+    def run(self, context: CheckContext, case: Case) -> Result:
         """Trace some steps."""
-        with traced_trainer(place, case, instruments=self.instruments) as trainer:
+        with traced_trainer(context, case, instruments=self.instruments) as trainer:
             trace, observer = trace_steps(trainer, case.seed), Observer(trainer)
             return self.judge(trace, observer.findings(), observer.counts())
 

@@ -14,9 +14,9 @@ from starpullm.files.model import num_parameters
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
 from starpullm.options import (
     GRADIENT_BUFFERS,
+    PIPELINE_SCHEDULES,
     RECOMPUTATIONS,
     REDUCTIONS,
-    SCHEDULES,
     WEIGHT_GRADIENTS,
     RuntimeConfiguration,
     settings_of,
@@ -69,7 +69,7 @@ class Case(NamedTuple):
     recompute: str = RECOMPUTATIONS[0]
     weight_gradients: str = WEIGHT_GRADIENTS[0]
     stages: int | Sequence[int] = 1
-    schedule: str = SCHEDULES[0]
+    schedule: str = PIPELINE_SCHEDULES[0]
     gradient_buffers: str = GRADIENT_BUFFERS[0]
 
     @property
@@ -81,7 +81,9 @@ class Case(NamedTuple):
     @property
     def keeps_activations(self) -> bool:
         """Whether its trainer has memory for all activations, of all blocks and sub-batches."""
-        return self.recompute == RECOMPUTATIONS[0] and self.schedule == SCHEDULES[0] and self.activation_sets == 0
+        return (
+            self.recompute == RECOMPUTATIONS[0] and self.schedule == PIPELINE_SCHEDULES[0] and self.activation_sets == 0
+        )
 
     def can_read(self, group: str, tensor: str, layer: int | None) -> bool:
         """Return whether a tensor can be read after a step, of some sub-batches at least: layers don't share it."""
@@ -108,7 +110,7 @@ class Case(NamedTuple):
         return "-".join(filter(None, (Path(self.record).stem, *parts)))
 
 
-class Asked(Protocol):
+class SuiteOptions(Protocol):
     """What the user has chosen: the options of a run of pytest."""
 
     seed: int
@@ -133,22 +135,27 @@ class Asked(Protocol):
 
 
 def record_cases(
-    asked: Asked, ranks: int, promises: Sequence[Promise], *, light: bool = False, records: Sequence[str] | None = None
+    options: SuiteOptions,
+    ranks: int,
+    promises: Sequence[Promise],
+    *,
+    light: bool = False,
+    records: Sequence[str] | None = None,
 ) -> Iterator[Case]:
     """Yield the cases of the chosen records, or of others, with a reduction that makes one of the promises.
 
     The last of the first record that has one with running sums follows once more, with `TILES` tiles.
     """
     last: Case | None = None
-    for record in asked.records if records is None else records:
+    for record in options.records if records is None else records:
         if light and num_parameters(find_record(record).model) > LIGHT_PARAMETERS:
             continue
-        for sub_batches in asked.sub_batches(record, ranks):
+        for sub_batches in options.sub_batches(record, ranks):
             # With one sub-batch there is nothing to reduce.
-            modes = asked.reductions if ranks * sub_batches > 1 else asked.reductions[:1]
+            modes = options.reductions if ranks * sub_batches > 1 else options.reductions[:1]
             for reduction in modes:
                 if PROMISES[reduction] in promises:
-                    yield (case := Case(record, sub_batches, reduction, seed=asked.seed))
+                    yield (case := Case(record, sub_batches, reduction, seed=options.seed))
                     running_sums = PROMISES[reduction] is Promise.BITWISE and ranks * sub_batches > 1
                     if running_sums and (last is None or last.record == record):
                         last = case
@@ -156,15 +163,15 @@ def record_cases(
         yield last._replace(weight_gradient_tiles=TILES)
 
 
-def sharing_cases(asked: Asked, ranks: int) -> Iterator[Case]:
+def sharing_cases(options: SuiteOptions, ranks: int) -> Iterator[Case]:
     """Yield cases whose blocks share memory, of the first record with a third block, which reuses the gradients' first.
 
     The last block, whose activations are still there, also has fewer activation sets than sub-batches.
     """
-    for record in asked.records if REDUCTIONS[0] in asked.reductions else ():
-        counts = asked.sub_batches(record, ranks)
+    for record in options.records if REDUCTIONS[0] in options.reductions else ():
+        counts = options.sub_batches(record, ranks)
         if counts and find_record(record).model.num_layers > 2:
-            case = Case(record, max(counts), REDUCTIONS[0], seed=asked.seed)
+            case = Case(record, max(counts), REDUCTIONS[0], seed=options.seed)
             yield case._replace(recompute="attention")
             yield case._replace(recompute="block", activation_sets=min(2, case.sub_batches))
             if ranks == 1 and 1 in counts:
@@ -172,30 +179,30 @@ def sharing_cases(asked: Asked, ranks: int) -> Iterator[Case]:
             return
 
 
-def pipeline_cases(asked: Asked, ranks: int) -> Iterator[Case]:
+def pipeline_cases(options: SuiteOptions, ranks: int) -> Iterator[Case]:
     """Yield cases with a stage on each rank, of the first record with enough blocks: schedules, cuts and fewer sets.
 
     Of more ranks, each two are also one of several pipelines.
     """
-    for record in asked.records if REDUCTIONS[0] in asked.reductions and ranks > 1 else ():
-        counts, layers = asked.sub_batches(record), find_record(record).model.num_layers
+    for record in options.records if REDUCTIONS[0] in options.reductions and ranks > 1 else ():
+        counts, layers = options.sub_batches(record), find_record(record).model.num_layers
         if counts and layers + 1 >= ranks:
-            case = Case(record, max(counts), REDUCTIONS[0], seed=asked.seed, stages=ranks)
+            case = Case(record, max(counts), REDUCTIONS[0], seed=options.seed, stages=ranks)
             yield case
             yield case._replace(schedule="1f1b")
             yield case._replace(activation_sets=min(2, case.sub_batches), recompute="block")
             cut = (layers - ranks + 2, *[1] * (ranks - 2), 0)
             yield case._replace(stages=cut, schedule="1f1b", weight_gradient_tiles=TILES)
             yield case._replace(schedule="zero-bubble", gradient_buffers="block")
-            of_two = asked.sub_batches(record, ranks // 2) if ranks > 2 and ranks % 2 == 0 else ()
+            of_two = options.sub_batches(record, ranks // 2) if ranks > 2 and ranks % 2 == 0 else ()
             yield from (case._replace(sub_batches=count, stages=2, schedule="1f1b") for count in of_two[-1:])
             return
 
 
-def one_record(asked: Asked, ranks: int) -> Iterator[Case]:
+def one_record(options: SuiteOptions, ranks: int) -> Iterator[Case]:
     """Yield the first record whose batch the ranks divide: for what doesn't depend on the record."""
-    known = [record for record in asked.records if asked.sub_batches(record, ranks)]
-    yield from (Case(record, seed=asked.seed) for record in known[:1])
+    known = [record for record in options.records if options.sub_batches(record, ranks)]
+    yield from (Case(record, seed=options.seed) for record in known[:1])
 
 
 def find_record(name: str) -> GoldenRecord:

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm import checks
-from starpullm.checks.cases import Asked, Case, Promise, one_record, record_cases, sharing_cases
+from starpullm.checks.cases import Case, Promise, SuiteOptions, one_record, record_cases, sharing_cases
 from starpullm.checks.result import MAX_LISTED, Finding, Outcome, Result
 from starpullm.errors import InvalidArgumentError
 from starpullm.options import RuntimeConfiguration
 
 if TYPE_CHECKING:
-    from starpullm.checks.place import Place
+    from starpullm.checks.check_context import CheckContext
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.float32]]
 """What a run leaves to be compared with other runs, by name."""
@@ -87,24 +87,24 @@ class Check:
         """The words of the class's name."""
         return re.sub(r"(?<!^)(?=[A-Z])", " ", type(self).__name__).lower()
 
-    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+    def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield what is run on so many ranks: records, sub-batches and reductions that `needs` allows."""
         if self.needs.one_record:
-            yield from one_record(asked, ranks)
+            yield from one_record(options, ranks)
             return
-        yield from record_cases(asked, ranks, self.needs.promises, light=self.needs.light)
+        yield from record_cases(options, ranks, self.needs.promises, light=self.needs.light)
         if self.needs.sharing:
-            yield from sharing_cases(asked, ranks)
+            yield from sharing_cases(options, ranks)
 
-    def placements(self, asked: Asked, ranks: int) -> Sequence[RuntimeConfiguration | None]:
+    def placements(self, options: SuiteOptions, ranks: int) -> Sequence[RuntimeConfiguration | None]:
         """Return the placements of each case; None: the check chooses them itself."""
-        places = asked.configurations(ranks)
+        places = options.configurations(ranks)
         if self.needs.where is Where.ONE_WORKER:
             return [places[0]._replace(partition="1x1")]
         return places if self.needs.where is Where.EACH else [None]
 
     def parts(
-        self, asked: Asked, ranks: int, case: Case, placement: RuntimeConfiguration | None
+        self, options: SuiteOptions, ranks: int, case: Case, placement: RuntimeConfiguration | None
     ) -> Sequence[tuple[RuntimeConfiguration, Case]]:
         """Return the runs whose arrays are compared, the one that is compared with first."""
         raise NotImplementedError
@@ -116,8 +116,8 @@ class Check:
         none = self.result(compared=0, undecided="no result", limit=None, **facts)
         return replace(none, outcome=Outcome.NO_RESULT, sentence="", where=where)
 
-    def run(self, place: Place, case: Case) -> Result | Arrays:
-        """Run a case; over ranks on all of them, and the worst result counts. A check alone gets a ``Workplace``."""
+    def run(self, place: CheckContext, case: Case) -> Result | Arrays:
+        """Run a case; over ranks on all, and the worst result counts. A check alone gets a ``StandaloneContext``."""
         raise NotImplementedError
 
     def together(self, parts: Mapping[str, Arrays]) -> Result:

@@ -21,12 +21,12 @@ class Compared(NamedTuple):
     function: str
     tensor: str
     elements: int
-    not_own: int
+    not_local: int
     not_platform: int
 
     def __str__(self) -> str:
         return (
-            f"{self.function} (of {self.elements} elements of {self.tensor}, {self.not_own} aren't those of the "
+            f"{self.function} (of {self.elements} elements of {self.tensor}, {self.not_local} aren't those of the "
             f"correctly rounded function and {self.not_platform} not those of this machine's libm)"
         )
 
@@ -60,7 +60,7 @@ def uses_platform(library: object, compared: Sequence[Compared]) -> bool:
 
     `InvalidArgumentError` is raised for a function that is neither, and for functions of both kinds.
     """
-    other = [of for of in compared if of.not_own]
+    other = [of for of in compared if of.not_local]
     strange = [of for of in compared if of.not_platform]
     if other and strange:
         neither = [of for of in other if of.not_platform]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 
-from starpullm.checks.cases import Asked, Case, find_record
+from starpullm.checks.cases import Case, SuiteOptions, find_record
 from starpullm.checks.check import Check, Needs, Where, check
-from starpullm.checks.memory import OBJECTS_KEPT_EARLY, find_growth
+from starpullm.checks.check_context import CheckContext
+from starpullm.checks.leaks import OBJECTS_KEPT_EARLY, find_growth
 from starpullm.checks.observer import Observer
-from starpullm.checks.place import Place
 from starpullm.checks.result import Result
-from starpullm.checks.training import STEPS, new_trainer, own_batch, traced_trainer
+from starpullm.checks.training import STEPS, local_batch, new_trainer, traced_trainer
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.runtime import Runtime
 
@@ -25,12 +25,12 @@ class _Growth(Check):
     cannot_see = "a leak of one allocation a thread; less than one a repetition in StarPU or MPI"
     without_cases = f"the ranks divide the batch of none of the records {', '.join(_RECORDS)}"
 
-    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+    def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield a record whose batch the ranks divide, and two sub-batches where that works."""
         for record in _RECORDS:
             own, rest = divmod(find_record(record).batch_size, ranks)
             if rest == 0:
-                yield Case(record, 1 + (own % 2 == 0), "ordered", seed=asked.seed)
+                yield Case(record, 1 + (own % 2 == 0), "ordered", seed=options.seed)
                 return
 
 
@@ -42,7 +42,7 @@ class GrowthOverRuntimes(_Growth):
     fault = "runtimes leave memory"
     needs = Needs(Where.ALONE, ranks=(1, 1), counts_allocations=True)
 
-    def run(self, place: object, case: Case) -> Result:
+    def run(self, context: object, case: Case) -> Result:
         """Start and close runtimes, in a process that has none."""
 
         def repeat(count: int) -> None:
@@ -66,14 +66,14 @@ class GrowthOverSteps(_Growth):
     fault = "steps leave memory"
     needs = Needs(counts_allocations=True)
 
-    def run(self, place: Place, case: Case) -> Result:
+    def run(self, context: CheckContext, case: Case) -> Result:
         """Run 100 steps; over ranks 20, which take as long."""
-        steps = 100 if place.runtime.ranks == 1 else 20
-        with traced_trainer(place, case) as trainer:
+        steps = 100 if context.runtime.ranks == 1 else 20
+        with traced_trainer(context, case) as trainer:
 
             def repeat(count: int) -> None:
                 for number in range(count):
-                    trainer.submit(*own_batch(trainer, case.seed, number))
+                    trainer.submit(*local_batch(trainer, case.seed, number))
                 trainer.wait()
                 trainer.clear_trace()
 
@@ -92,18 +92,18 @@ class GrowthOverTrainers(_Growth):
     fault = "trainers leave memory"
     needs = Needs(Where.ONE_WORKER, ranks=(1, 1), counts_allocations=True)
 
-    def run(self, place: Place, case: Case) -> Result:
+    def run(self, context: CheckContext, case: Case) -> Result:
         """Make 20 trainers."""
         golden = find_record(case.record)  # reading a record is not what is measured
 
         def repeat(count: int) -> None:
             for _ in range(count):
                 with (
-                    tempfile.TemporaryDirectory(dir=place.directory) as states,
-                    new_trainer(place, golden, sub_batches=case.sub_batches, trace=True) as trainer,
+                    tempfile.TemporaryDirectory(dir=context.directory) as states,
+                    new_trainer(context, golden, sub_batches=case.sub_batches, trace=True) as trainer,
                 ):
                     Observer(trainer).hold()
-                    trainer.submit(*own_batch(trainer, case.seed, 0))
+                    trainer.submit(*local_batch(trainer, case.seed, 0))
                     Observer(trainer).release()
                     trainer.save_state(states)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from starpullm.binding import allocations
-from starpullm.checks.place import Place, Workplace
+from starpullm.checks.check_context import CheckContext, StandaloneContext
 from starpullm.checks.result import Result, worst_of
 from starpullm.errors import StateError
 from starpullm.machine import inspect_machine
@@ -63,13 +63,13 @@ class Pool:
         environment: Mapping[str, str] | None = None,
         **arguments: object,
     ) -> Reply:
-        """Call a module-level function in the child of a configuration, with a place and JSON values as arguments.
+        """Call a module-level function in the child of a configuration, with a context and JSON values as arguments.
 
-        The place is a ``Place``, or without a runtime a ``Workplace``; what the function returns is a ``Result`` or
-        None, over ranks the worst one. The child imports the function's module: by name if it belongs to this package,
-        otherwise from its file. After so many seconds the child is ended. To count allocations, or with an environment
-        in addition to that of the others, the call gets a child of its own; and one without a runtime if ``where`` is a
-        number of ranks.
+        The context is a ``CheckContext``, or without a runtime a ``StandaloneContext``. The function returns a
+        ``Result`` or None, over ranks the worst one. The child imports the function's module: by name if it belongs to
+        this package, otherwise from its file. After so many seconds the child is ended. To count allocations, or with
+        an environment in addition to that of the others, the call gets a child of its own; and one without a runtime if
+        ``where`` is a number of ranks.
 
         `InvalidArgumentError` is raised for a function that the child couldn't find, `StateError` if another process
         uses the machine for too long.
@@ -164,26 +164,28 @@ def _answer_checks(
     comm: Comm | None, directory: str, configuration: list[Any] | None
 ) -> Iterator[tuple[None, Callable[[Mapping[str, Any]], dict[str, Any] | None]]]:
     """Start a runtime, if there is a configuration of one, and answer a function and its arguments with its result."""
-    own_directory = _own_directory(comm, directory)
+    local_directory = _local_directory(comm, directory)
     with ExitStack() as stack:
-        place: Place | Workplace = Workplace(Path(directory), comm)
+        context: CheckContext | StandaloneContext = StandaloneContext(Path(directory), comm)
         if configuration is not None:
             report_phase("starting the runtime")
             partition, scheduler, _ = configuration
-            place = Place(stack.enter_context(Runtime(partition, scheduler, comm)), own_directory)
+            context = CheckContext(stack.enter_context(Runtime(partition, scheduler, comm)), local_directory)
 
         def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
             report_phase(f"running {request['function']}")
-            if isinstance(place, Place):  # the check before may have compared with what calls the platform's functions
-                place.runtime.restart(platform_functions=False)
-            result: Result | None = find_function(request)(place, **request["arguments"])
+            if isinstance(
+                context, CheckContext
+            ):  # the check before may have compared with what calls the platform's functions
+                context.runtime.restart(platform_functions=False)
+            result: Result | None = find_function(request)(context, **request["arguments"])
             results = [found for found in (comm.allgather(result) if comm else [result]) if found is not None]
             return worst_of(results).as_json() if results else None
 
         yield None, answer
 
 
-def _own_directory(comm: Comm | None, directory: str) -> Path:
+def _local_directory(comm: Comm | None, directory: str) -> Path:
     """Return a rank's directory, which is also StarPU's unless the user has named another one.
 
     Ranks that calibrate the machine at the same time would read each other's files before they are complete.

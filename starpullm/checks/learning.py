@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starpullm.checks.cases import Case
 from starpullm.checks.check import Check, Needs, check
-from starpullm.checks.place import Place
+from starpullm.checks.check_context import CheckContext
 from starpullm.checks.result import Finding, Result
-from starpullm.checks.training import case_trainer, own_batch
+from starpullm.checks.training import case_trainer, local_batch
 
 STEPS = 20
 
@@ -21,10 +21,10 @@ class LossFalls(Check):
     cannot_see = "a wrong gradient that still points downhill"
     needs = Needs(one_record=True)
 
-    def run(self, place: Place, case: Case) -> Result:
+    def run(self, context: CheckContext, case: Case) -> Result:
         """Train."""
-        with case_trainer(place, case) as trainer:
-            batch = own_batch(trainer, case.seed, 0)
+        with case_trainer(context, case) as trainer:
+            batch = local_batch(trainer, case.seed, 0)
             first, *_, last = (float(trainer.step(*batch)) for _ in range(STEPS))
         falls = last < first  # false for NaN
         wrong = [] if falls else [Finding(f"loss {last:g} in step {STEPS}, {first:g} in step 1")]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.binding import prototypes, structs
-from starpullm.trace import HandleInfo, read_own_trace
+from starpullm.trace import HandleInfo, read_local_trace
 from starpullm.trainer import Trainer
 
 
@@ -82,7 +82,7 @@ class Observer:
         session = self._trainer._handle
         table = np.empty(prototypes.results("session_findings_size", session), structs.FINDING)
         prototypes.call("session_findings_read", session, table, len(table))
-        handles = read_own_trace(session).handles
+        handles = read_local_trace(session).handles
         return [
             InstrumentFinding(None if task < 0 else task, handles[handle], FindingKind(kind), offset, count)
             for task, handle, kind, offset, count in table.tolist()

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from starpullm.checks.cases import Asked, Case
+from starpullm.checks.cases import Case, SuiteOptions
 from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.check_context import StandaloneContext, environment, is_in_memory
 from starpullm.checks.parity import Parity
-from starpullm.checks.place import Workplace, environment, is_in_memory
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import Finding, Result
-from starpullm.checks.training import checkpoint_in, own_batch
+from starpullm.checks.training import checkpoint_in, local_batch
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.golden.records import shipped_record
 from starpullm.machine import machine_info
@@ -37,26 +37,26 @@ class Offloading(Check):
     cannot_see = "how much memory is used"
     needs = Needs(Where.ALONE, ranks=(1, 1))
 
-    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+    def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield a case for each plan; where blocks share activations, gradients are dropped after their last use."""
         for plan in OFFLOAD_PLANS:
             recompute = "attention" if plan == "ahead" else "none"
-            yield Case(RECORD, 2, "ordered", what=plan, recompute=recompute, seed=asked.seed)
+            yield Case(RECORD, 2, "ordered", what=plan, recompute=recompute, seed=options.seed)
 
-    def run(self, place: Workplace, case: Case) -> Result:  # type: ignore[override]
+    def run(self, context: StandaloneContext, case: Case) -> Result:  # type: ignore[override]
         """Train in a process that has no runtime."""
         partition, limit = PLACES[case.what]
         with environment(HWLOC_SYNTHETIC="numa:1 core:2 pu:1"):
             if not machine_info().starpu_max_contexts:
                 partition = "2x1"
             try:
-                runtime = Runtime(partition, offload=place.directory, memory_limit=limit, offload_plan=case.what)
+                runtime = Runtime(partition, offload=context.directory, memory_limit=limit, offload_plan=case.what)
             except InvalidArgumentError as error:
                 if not is_in_memory(error):
                     raise
                 return self.result(compared=0, undecided=str(error))
             with runtime:
-                return self._run(runtime, place.directory, case)
+                return self._run(runtime, context.directory, case)
 
     def _run(self, runtime: Runtime, directory: Path, case: Case) -> Result:
         record = shipped_record(case.record)
@@ -68,10 +68,10 @@ class Offloading(Check):
             findings.append(Finding(f"{written} bytes were written and {read} read, expected some of both"))
         keep = case.keeps_activations
         with record_trainer(runtime, record, checkpoint, keep_activations=keep, **case.settings) as trainer:
-            trainer.step(*own_batch(trainer, case.seed, 0))
+            trainer.step(*local_batch(trainer, case.seed, 0))
             damage(directory)
             try:
-                trainer.step(*own_batch(trainer, case.seed, 1))
+                trainer.step(*local_batch(trainer, case.seed, 1))
                 findings.append(Finding("damaged data were used, expected a failure"))
             except RuntimeFailureError:
                 pass

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.checks.bits import bits_of, compare_bits
-from starpullm.checks.cases import Asked, Case, Promise, find_record, pipeline_cases, record_cases, sharing_cases
+from starpullm.checks.cases import Case, Promise, SuiteOptions, find_record, pipeline_cases, record_cases, sharing_cases
 from starpullm.checks.check import Check, Needs, check
+from starpullm.checks.check_context import CheckContext
 from starpullm.checks.execution_order import execution_order
-from starpullm.checks.llmc import run_llmc
-from starpullm.checks.place import Place
+from starpullm.checks.llmc_reference import run_llmc
 from starpullm.checks.references import (
     ExpectedValues,
     GoldenReference,
@@ -25,7 +25,7 @@ from starpullm.checks.references import (
     why_not_comparable,
 )
 from starpullm.checks.result import MAX_LISTED, Finding, Result
-from starpullm.checks.training import own_sequences
+from starpullm.checks.training import local_sequences
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.plain import PlainModel
 from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
@@ -34,7 +34,7 @@ from starpullm.trace import TaskRecord
 from starpullm.trainer import Trainer
 
 
-class Difference(NamedTuple):
+class TensorDifference(NamedTuple):
     """A tensor whose digest isn't the record's; ``step`` counts from 0, ``tensor`` is named like ``qkvw[1]``.
 
     For the mean loss (group ``loss``) the digests are its bits.
@@ -55,7 +55,7 @@ class _Found:
     """What rank 0 has compared and found; of the first tensor that differs also its values and last writers."""
 
     compared: int = 0
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[TensorDifference] = field(default_factory=list)
     values: NDArray[np.float32] | None = None
     writers: dict[str, TaskRecord] = field(default_factory=dict)
     rows: dict[str, str] = field(default_factory=dict)
@@ -82,18 +82,18 @@ class Parity(Check):
     cannot_see = "other sizes and settings than the records'; wrong declarations that happen to do no harm"
     needs: ClassVar = Needs(promises=(Promise.BITWISE,))
 
-    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+    def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield the cases of all records, also of those that only parity is checked with."""
-        for records in (asked.records, asked.parity_records):
-            yield from record_cases(asked, ranks, self.needs.promises, records=records)
-        yield from sharing_cases(asked, ranks)
-        yield from pipeline_cases(asked, ranks)
+        for records in (options.records, options.parity_records):
+            yield from record_cases(options, ranks, self.needs.promises, records=records)
+        yield from sharing_cases(options, ranks)
+        yield from pipeline_cases(options, ranks)
 
-    def run(self, place: Place, case: Case) -> Result:
+    def run(self, context: CheckContext, case: Case) -> Result:
         """Compare with a golden record."""
         record = find_record(case.record)
-        checkpoint = place.checkpoint(record)
-        return self.compare(record, place.runtime, checkpoint, case)
+        checkpoint = context.checkpoint(record)
+        return self.compare(record, context.runtime, checkpoint, case)
 
     def compare(
         self,
@@ -112,7 +112,7 @@ class Parity(Check):
         by default the record is a golden one. ``progress`` is called after each step. An `InvalidArgumentError` is
         raised if the ranks, or a rank's sub-batches, don't divide the record's batch.
         """
-        own_sequences(runtime, record.batch_size, f"{record.name}: its", case.stages)
+        local_sequences(runtime, record.batch_size, f"{record.name}: its", case.stages)
         reference = reference or GoldenReference(record, checkpoint)
         runtime.restart(platform_functions=reference.platform_functions)
         undecided = why_not_comparable(runtime)
@@ -162,21 +162,21 @@ class ParityWithLlmc(Parity):
     cannot_see = "what llm.c itself does wrong"
     without_cases = "there is no llm.c: --starpullm-llmc-library names one"
 
-    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+    def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield the same cases, if there is an llm.c."""
-        library = str(asked.llmc_library or "")
-        yield from (case._replace(library=library) for case in super().cases(asked, ranks) if library)
+        library = str(options.llmc_library or "")
+        yield from (case._replace(library=library) for case in super().cases(options, ranks) if library)
 
-    def run(self, place: Place, case: Case) -> Result:
+    def run(self, context: CheckContext, case: Case) -> Result:
         """Compare with llm.c, which runs once for each record."""
         record = find_record(case.record)
-        checkpoint = place.checkpoint(record)
-        reference = run_llmc(Path(case.library), record, checkpoint, place.directory, place.runtime.comm)
-        return self.compare(reference.record, place.runtime, checkpoint, case, reference=reference)
+        checkpoint = context.checkpoint(record)
+        reference = run_llmc(Path(case.library), record, checkpoint, context.directory, context.runtime.comm)
+        return self.compare(reference.record, context.runtime, checkpoint, case, reference=reference)
 
 
 @dataclass
-class _Comparison:
+class _RecordComparison:
     """The steps of a record on a trainer, compared on rank 0.
 
     ``plain`` is the record's model there, if the trainer can't give the activations of all sub-batches back.
@@ -192,7 +192,7 @@ class _Comparison:
         """Train on a rank's own sequences."""
         record, trainer, found = self.record, self.trainer, self.found
         comm = trainer.runtime.comm
-        own = own_sequences(trainer.runtime, record.batch_size, "the", self.case.stages)
+        own = local_sequences(trainer.runtime, record.batch_size, "the", self.case.stages)
         for number in range(record.num_steps):
             batch = generate_tokens(record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size)
             trainer.clear_trace()
@@ -213,7 +213,7 @@ class _Comparison:
                 progress()
         return found
 
-    def _differences(self, number: int, loss: np.float32) -> Iterator[tuple[Difference, NDArray[np.float32]]]:
+    def _differences(self, number: int, loss: np.float32) -> Iterator[tuple[TensorDifference, NDArray[np.float32]]]:
         """Yield the differences after a step with their values, and count the tensors; nothing on ranks above 0."""
         trainer, step = self.trainer, self.record.steps[number]
         drops = trainer.runtime.drops and not self.case.keeps_activations
@@ -228,9 +228,9 @@ class _Comparison:
             name = layer_name(tensor, layer)
             expected, digest = step.digests[group][name], tensor_digest(values)
             if digest != expected:
-                yield Difference(number, group, name, expected, digest), values
+                yield TensorDifference(number, group, name, expected, digest), values
         if trainer.runtime.rank == 0 and bits_of(loss) != step.mean_loss_bits:
-            yield Difference(number, "loss", "mean_loss", step.mean_loss_bits, bits_of(loss)), np.array(loss)
+            yield TensorDifference(number, "loss", "mean_loss", step.mean_loss_bits, bits_of(loss)), np.array(loss)
 
     def _values(self, group: str, tensor: str, layer: int | None) -> NDArray[np.float32] | None:
         """Return a tensor, on rank 0; sub-batches whose activations the trainer has no more are the plain model's."""
@@ -247,9 +247,9 @@ class _Comparison:
         return whole
 
 
-def _comparison(record: GoldenRecord, checkpoint: Path, trainer: Trainer, case: Case) -> _Comparison:
+def _comparison(record: GoldenRecord, checkpoint: Path, trainer: Trainer, case: Case) -> _RecordComparison:
     """Return a comparison, before the first step."""
-    comparison = _Comparison(record, trainer, case, None)
+    comparison = _RecordComparison(record, trainer, case, None)
     kept = trainer.kept_sequences("activations", "encoded")[0]
     num_kept = (kept.stop - kept.start) * trainer.sub_batches // trainer.batch_size
     if num_kept < trainer.sub_batches:
@@ -261,7 +261,7 @@ def _comparison(record: GoldenRecord, checkpoint: Path, trainer: Trainer, case: 
     return comparison
 
 
-def _last_writers(trainer: Trainer, difference: Difference) -> dict[str, TaskRecord]:
+def _last_writers(trainer: Trainer, difference: TensorDifference) -> dict[str, TaskRecord]:
     """Return the last task of this step that wrote each of a tensor's buffers, by the buffer's name.
 
     Every rank has recorded all tasks, but it knows the workers of its own tasks only.

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from starpullm.checks.cases import Case, find_record
-from starpullm.checks.dependencies.required_order import required_edges
-from starpullm.checks.place import Place
+from starpullm.checks.check_context import CheckContext
 from starpullm.checks.training import STEPS, trace_steps, traced_trainer
+from starpullm.graph.merge import on_one_clock
+from starpullm.graph.required_order import required_edges
 from starpullm.processes.clocks import read_clock
 from starpullm.trace import Trace
-from starpullm.traces.merge import on_one_clock
 
 MAX_RECORDED = 4
 """Configurations of which a report has a recording, at most."""
@@ -46,11 +46,11 @@ def recorded_run(trace: Trace, *, name: str, configuration: str) -> dict[str, An
     }
 
 
-def record_steps(place: Place, case: Case) -> dict[str, Any]:
+def record_steps(context: CheckContext, case: Case) -> dict[str, Any]:
     """Return the recording of ``STEPS`` steps of all ranks, which all call this."""
-    runtime = place.runtime
-    with traced_trainer(place, case) as trainer:
+    runtime = context.runtime
+    with traced_trainer(context, case) as trainer:
         began = read_clock(runtime.comm)
         trace = on_one_clock(trace_steps(trainer, case.seed), runtime.comm, began, read_clock(runtime.comm))
     name = f"{find_record(case.record).name}, sub-batches {case.sub_batches}, {case.reduction}, {STEPS} steps"
-    return recorded_run(trace, name=name, configuration=str(place))
+    return recorded_run(trace, name=name, configuration=str(context))

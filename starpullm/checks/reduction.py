@@ -14,12 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from starpullm.checks.cases import REPRODUCIBLE, Case, find_record
 from starpullm.checks.check import Check, Needs, check
+from starpullm.checks.check_context import CheckContext
 from starpullm.checks.execution_order import execution_order
-from starpullm.checks.place import Place
 from starpullm.checks.reference64 import GradientReference, ReadTensor, gradient_references
 from starpullm.checks.references import record_trainer, why_not_comparable
 from starpullm.checks.result import Finding, Result
-from starpullm.checks.training import case_trainer, on_rank_0, own_batch
+from starpullm.checks.training import case_trainer, local_batch, on_rank_0
 from starpullm.data.generator import generate_parameters, generate_tokens
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.checkpoint import Checkpoint, write_checkpoint
@@ -146,25 +146,25 @@ class GradientBounds(Check):
     fault = "gradients are beyond the error bounds of their sums, or these are of wrong activations"
     cannot_see = "errors of the activations that only later steps have: the float64 sums are computed from them"
 
-    def run(self, place: Place, case: Case) -> Result:
+    def run(self, context: CheckContext, case: Case) -> Result:
         """Compare the gradients of the second step, or of the first one if one of these isn't finite.
 
         Such a gradient would make the parameters, and so the reference of the second step, not finite either.
         """
         golden = find_record(case.record)
-        with case_trainer(place, case) as trainer:
+        with case_trainer(context, case) as trainer:
             number, seed = 0, golden.seed
-            trainer.step(*own_batch(trainer, seed, number))
-            has_bits = not why_not_comparable(place.runtime)
+            trainer.step(*local_batch(trainer, seed, number))
+            has_bits = not why_not_comparable(context.runtime)
             wrong, compared = on_rank_0(trainer, partial(_other_activations, golden)) if has_bits else ([], 0)
             if wrong:
                 return self.result(compared=compared, findings=wrong)
             grads = [key for key in execution_order(golden.model.num_layers) if key[0] == "grads"]
             if on_rank_0(trainer, lambda tensor: all(np.isfinite(tensor(*key)).all() for key in grads)):
                 number, seed = 1, case.seed
-                trainer.step(*own_batch(trainer, seed, number))
+                trainer.step(*local_batch(trainer, seed, number))
             inputs, _ = generate_tokens(seed, number, golden.batch_size, golden.seq_len, golden.model.vocab_size)
-            sub_batches = place.runtime.ranks * case.sub_batches
+            sub_batches = context.runtime.ranks * case.sub_batches
             return on_rank_0(trainer, lambda tensor: self.judge(tensor, trainer.config, inputs, sub_batches, compared))
 
     def judge(
@@ -240,16 +240,16 @@ class DenormalGradients(GradientBounds):
     claim = "gradients that flush-to-zero would make 0 are within their error bounds too"
     needs = Needs(ranks=(1, 1), promises=REPRODUCIBLE, light=True)
 
-    def run(self, place: Place, case: Case) -> Result:
+    def run(self, context: CheckContext, case: Case) -> Result:
         """Train one step."""
         golden = find_record(case.record)
         parameters = {name: array * _SMALL for name, array in generate_parameters(golden.model, case.seed)}
         inputs, targets = generate_tokens(case.seed, 0, golden.batch_size, golden.seq_len, golden.model.vocab_size)
         options: dict[str, Any] = {"sub_batches": case.sub_batches, "reduction": case.reduction}
-        with tempfile.TemporaryDirectory(dir=place.directory) as directory:
+        with tempfile.TemporaryDirectory(dir=context.directory) as directory:
             checkpoint = Path(directory, "small.bin")
             write_checkpoint(checkpoint, Checkpoint(golden.model, parameters))
-            with record_trainer(place.runtime, golden, checkpoint, **options) as trainer:
+            with record_trainer(context.runtime, golden, checkpoint, **options) as trainer:
                 trainer.step(inputs, targets)
                 errors = self.errors(trainer.tensor, trainer.config, inputs, case.sub_batches)
                 gradients = [trainer.tensor("grads", name) for name in trainer.tensor_names("grads")]

@@ -26,7 +26,7 @@ from starpullm.schedules import number_of_pipelines
 from starpullm.trainer import Trainer
 
 if TYPE_CHECKING:
-    from starpullm.checks.llmc import LlmcReference
+    from starpullm.checks.llmc_reference import LlmcReference
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from starpullm.checks.bits import compare_bits
-from starpullm.checks.cases import PROMISES, REPRODUCIBLE, Asked, Case, Promise, record_cases
+from starpullm.checks.cases import PROMISES, REPRODUCIBLE, Case, Promise, SuiteOptions, record_cases
 from starpullm.checks.check import Arrays, Check, Needs, Where, check
+from starpullm.checks.check_context import CheckContext
 from starpullm.checks.dependencies.observed_order import ObservedOrder
-from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Outcome, Result
-from starpullm.checks.training import case_trainer, named_tensors, own_batch, trace_steps, traced_trainer
+from starpullm.checks.training import case_trainer, local_batch, named_tensors, trace_steps, traced_trainer
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.instruments import Instruments
 from starpullm.options import RuntimeConfiguration
@@ -63,31 +63,31 @@ class BitStability(SameBits):
     cannot_see = "a mistake that all placements share (parity)"
     needs = Needs(Where.TOGETHER, promises=REPRODUCIBLE)
 
-    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+    def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield the numbers of sub-batches whose bits must be equal."""
-        for record in asked.records:
-            counts = asked.sub_batches(record, ranks)
-            for reduction in asked.reductions:
+        for record in options.records:
+            counts = options.sub_batches(record, ranks)
+            for reduction in options.reductions:
                 if PROMISES[reduction] is Promise.BITWISE and counts:
-                    yield Case(record, reduction=reduction, seed=asked.seed, counts=counts)
+                    yield Case(record, reduction=reduction, seed=options.seed, counts=counts)
                 elif PROMISES[reduction] is Promise.FIXED_BITS:
                     shared = [count for count in counts if ranks * count > 1]
-                    yield from (Case(record, reduction=reduction, seed=asked.seed, counts=[of]) for of in shared)
+                    yield from (Case(record, reduction=reduction, seed=options.seed, counts=[of]) for of in shared)
 
     def parts(
-        self, asked: Asked, ranks: int, case: Case, placement: RuntimeConfiguration | None
+        self, options: SuiteOptions, ranks: int, case: Case, placement: RuntimeConfiguration | None
     ) -> Sequence[tuple[RuntimeConfiguration, Case]]:
         """Return all placements with all numbers of sub-batches."""
-        places = [(place, count) for place in asked.configurations(ranks) for count in case.counts]
+        places = [(place, count) for place in options.configurations(ranks) for count in case.counts]
         if ranks > 1:
-            places += [(place, ranks * count) for place in asked.configurations() for count in case.counts]
+            places += [(place, ranks * count) for place in options.configurations() for count in case.counts]
         return [(place, case._replace(sub_batches=count, counts=())) for place, count in places]
 
-    def run(self, place: Place, case: Case) -> Arrays:
+    def run(self, place: CheckContext, case: Case) -> Arrays:
         """Return all gradients of the second step: those of the first must not be part of them."""
         with case_trainer(place, case) as trainer:
             for number in range(2):
-                trainer.step(*own_batch(trainer, case.seed, number))
+                trainer.step(*local_batch(trainer, case.seed, number))
             return named_tensors(trainer, "grads")
 
 
@@ -105,26 +105,26 @@ class Perturbation(SameBits):
     cannot_see = "other delays: another seed is another attempt"
     needs = Needs(Where.TOGETHER, ranks=(1, 1), promises=REPRODUCIBLE)
 
-    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+    def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield the first records, with the largest number of sub-batches, and a seed of delays for each reduction."""
-        reductions = [name for name in asked.reductions if PROMISES[name] in REPRODUCIBLE]
-        records = asked.records[:PERTURBED_RECORDS]
-        for case in record_cases(asked, ranks, self.needs.promises, records=records):
-            if case.sub_batches == max(asked.sub_batches(case.record, ranks)):
-                yield case._replace(delays=asked.seed + reductions.index(case.reduction))
+        reductions = [name for name in options.reductions if PROMISES[name] in REPRODUCIBLE]
+        records = options.records[:PERTURBED_RECORDS]
+        for case in record_cases(options, ranks, self.needs.promises, records=records):
+            if case.sub_batches == max(options.sub_batches(case.record, ranks)):
+                yield case._replace(delays=options.seed + reductions.index(case.reduction))
 
-    def placements(self, asked: Asked, ranks: int) -> Sequence[RuntimeConfiguration | None]:
+    def placements(self, options: SuiteOptions, ranks: int) -> Sequence[RuntimeConfiguration | None]:
         """Return one for each scheduler."""
-        return asked.perturbing_configurations
+        return options.perturbing_configurations
 
     def parts(
-        self, asked: Asked, ranks: int, case: Case, placement: RuntimeConfiguration | None
+        self, options: SuiteOptions, ranks: int, case: Case, placement: RuntimeConfiguration | None
     ) -> Sequence[tuple[RuntimeConfiguration, Case]]:
         """Return the plain run and the one with delays."""
         assert placement is not None
         return [(RuntimeConfiguration("1x1", "eager"), case._replace(delays=None)), (placement, case)]
 
-    def run(self, place: Place, case: Case) -> Result | Arrays:
+    def run(self, place: CheckContext, case: Case) -> Result | Arrays:
         """Return the final tensors, or the result on the order if it wasn't kept."""
         instruments = None
         if case.delays is not None:

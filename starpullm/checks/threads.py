@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from starpullm.binding import header, prototypes
-from starpullm.checks.cases import Asked, Case
+from starpullm.binding import declarations, prototypes
+from starpullm.checks.cases import Case, SuiteOptions
 from starpullm.checks.check import Check, Needs, Where, check
-from starpullm.checks.place import Workplace, bound_to, captured_output, environment
+from starpullm.checks.check_context import StandaloneContext, bound_to, captured_output, environment
+from starpullm.checks.expectations import Expectations
 from starpullm.checks.result import Result
-from starpullm.checks.statements import Statements
 from starpullm.checks.training import checkpoint_in
 from starpullm.golden.records import shipped_record
-from starpullm.machine import machine_info, own_cores
+from starpullm.machine import available_cores, machine_info
 from starpullm.processes import Comm
 from starpullm.runtime import Partition, Runtime
 from starpullm.trainer import Trainer
@@ -46,44 +46,44 @@ class Threads(Check):
     needs = Needs(Where.ALONE)
     without_cases = "this container doesn't let a process bind and name its threads"
 
-    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+    def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield the one case: what is asked is the same for every record."""
         if _can_follow_threads():
             yield Case()
 
-    def run(self, place: Workplace, case: Case) -> Result:  # type: ignore[override]  # a check that is alone
+    def run(self, context: StandaloneContext, case: Case) -> Result:  # type: ignore[override]  # a check that is alone
         """Start runtimes on all ranks, in processes that have none."""
-        statements, comm = Statements(), place.comm
+        expectations, comm = Expectations(), context.comm
         version = prototypes.call("abi_version")  # opens the library, and those of MPI, which may catch signals (UCX)
         signals, units = _caught_signals(), os.sched_getaffinity(0)
         if comm is None:
-            statements.equal("ABI version", header.abi_version(), version)
-            _check_synthetic(statements)
+            expectations.equal("ABI version", declarations.abi_version(), version)
+            _check_synthetic(expectations)
         with environment(HWLOC_SYNTHETIC=None):
-            cores = len(own_cores())
+            cores = len(available_cores())
             if comm is None:
-                _check_processor(statements)
+                _check_processor(expectations)
             of_two = ("2x1", "1x2") if machine_info().starpu_max_contexts else ("2x1",)
             for partition in ("1x1", *of_two) if cores > 1 else ("1x1",):
-                _check_threads(statements, place, partition, cores)
-            _check_guest(statements, comm, signals)
+                _check_threads(expectations, context, partition, cores)
+            _check_guest(expectations, comm, signals)
         with environment(HWLOC_SYNTHETIC="numa:1 core:3 pu:1"):
             for own in (units, {max(units)}):
                 with bound_to(own):
-                    _check_threads(statements, place, "3x1", 0)
+                    _check_threads(expectations, context, "3x1", 0)
         first = sorted(units)[: 2 if comm is None else None]
         with environment(**cores_of_two_units(first)):
-            found = _check_threads(statements, place, f"{len(first)}x1" if comm is None else "1x1", len(first))
+            found = _check_threads(expectations, context, f"{len(first)}x1" if comm is None else "1x1", len(first))
             info = machine_info()
         counted = [info.cores, info.processing_units, info.synthetic]
-        statements.equal(
+        expectations.equal(
             "cores, units and synthetic with two units in a core", [len(first), 2 * len(first), 0], counted
         )
-        statements.equal("units that are not the first of a core's two", set(), found - set(first))
-        return self.result(compared=statements.compared, findings=statements.wrong)
+        expectations.equal("units that are not the first of a core's two", set(), found - set(first))
+        return self.result(compared=expectations.compared, findings=expectations.wrong)
 
 
-def _check_synthetic(statements: Statements) -> None:
+def _check_synthetic(expectations: Expectations) -> None:
     for topology, cores, units, nodes in (
         ("numa:2 core:3 pu:2", 6, 12, 2),
         ("numa:1 core:4 pu:1", 4, 4, 1),
@@ -94,59 +94,59 @@ def _check_synthetic(statements: Statements) -> None:
         with environment(HWLOC_SYNTHETIC=topology):
             info = machine_info()
         found = [info.cores, info.processing_units, info.numa_nodes, info.synthetic]
-        statements.equal(f"cores, units, nodes and synthetic of {topology}", [cores, units, nodes, 1], found)
-        statements.equal(f"processor of {topology}", "", prototypes.text(info.processor))
+        expectations.equal(f"cores, units, nodes and synthetic of {topology}", [cores, units, nodes, 1], found)
+        expectations.equal(f"processor of {topology}", "", prototypes.text(info.processor))
 
 
-def _check_processor(statements: Statements) -> None:
+def _check_processor(expectations: Expectations) -> None:
     info = machine_info()
-    statements.equal("this machine is synthetic", 0, info.synthetic)
-    statements.equal("cores that this process may use", len(own_cores()), info.cores)
+    expectations.equal("this machine is synthetic", 0, info.synthetic)
+    expectations.equal("cores that this process may use", len(available_cores()), info.cores)
     cpuinfo = Path("/proc/cpuinfo")  # a container may hide it
     lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     if names and os.uname().machine == "x86_64":
-        statements.equal("processor", names[0], prototypes.text(info.processor))
+        expectations.equal("processor", names[0], prototypes.text(info.processor))
 
 
-def _check_threads(statements: Statements, place: Workplace, partition: str, cores: int) -> set[int]:
+def _check_threads(expectations: Expectations, context: StandaloneContext, partition: str, cores: int) -> set[int]:
     """Compare where the threads are, on a machine with so many cores to bind to; return the units of this rank's.
 
     With cores enough for all ranks of this machine each thread has a unit of its own; otherwise all threads run
     wherever the process may.
     """
     before = threads_here()
-    with Runtime(partition, comm=place.comm) as runtime:
+    with Runtime(partition, comm=context.comm) as runtime:
         workers, threads = runtime.partition
-        _step(runtime, place.directory)
+        _step(runtime, context.directory)
         mine = _units_of_workers(runtime.partition, before)
-        ranks_here = _of_ranks_here(mine, place.comm)
+        ranks_here = _of_ranks_here(mine, context.comm)
     whose = f"of {partition} on each of {len(ranks_here)} ranks, {cores} cores"
-    statements.equal(f"threads of each worker {whose}", [threads] * workers, list(map(len, mine)))
+    expectations.equal(f"threads of each worker {whose}", [threads] * workers, list(map(len, mine)))
     if cores < workers * threads * len(ranks_here):
         units = {of for rank in ranks_here for worker in rank for of in worker}
-        statements.equal(f"units of each thread {whose}", {frozenset(os.sched_getaffinity(0))}, units)
+        expectations.equal(f"units of each thread {whose}", {frozenset(os.sched_getaffinity(0))}, units)
     else:
-        _check_apart(statements, whose, ranks_here)
+        _check_apart(expectations, whose, ranks_here)
     return {unit for worker in mine for units in worker for unit in units}
 
 
-def check_binding(statements: Statements, runtime: Runtime, before: Collection[int]) -> None:
+def check_binding(expectations: Expectations, runtime: Runtime, before: Collection[int]) -> None:
     """State that each thread of a runtime's workers has a unit of its own, if there are cores for all ranks here.
 
     ``before`` are the threads that there were before the runtime. Threads aren't bound on a synthetic topology.
     """
     ranks_here = _of_ranks_here(_units_of_workers(runtime.partition, before), runtime.comm)
     workers, threads = runtime.partition
-    bound = "HWLOC_SYNTHETIC" not in os.environ and len(own_cores()) >= workers * threads * len(ranks_here)
+    bound = "HWLOC_SYNTHETIC" not in os.environ and len(available_cores()) >= workers * threads * len(ranks_here)
     if bound and _can_follow_threads():
-        _check_apart(statements, f"of {runtime.partition} on {len(ranks_here)} ranks", ranks_here)
+        _check_apart(expectations, f"of {runtime.partition} on {len(ranks_here)} ranks", ranks_here)
 
 
-def _check_apart(statements: Statements, whose: str, ranks_here: list[list[list[frozenset[int]]]]) -> None:
+def _check_apart(expectations: Expectations, whose: str, ranks_here: list[list[list[frozenset[int]]]]) -> None:
     units = [of for rank in ranks_here for worker in rank for of in worker]
-    statements.equal(f"numbers of units of each thread {whose}", {1}, set(map(len, units)))
-    statements.equal(f"units of all threads {whose}", len(units), len(frozenset().union(*units)))
+    expectations.equal(f"numbers of units of each thread {whose}", {1}, set(map(len, units)))
+    expectations.equal(f"units of all threads {whose}", len(units), len(frozenset().union(*units)))
 
 
 def _of_ranks_here(own: list[list[frozenset[int]]], comm: Comm | None) -> list[list[list[frozenset[int]]]]:
@@ -203,7 +203,7 @@ def cores_of_two_units(units: Collection[int]) -> dict[str, str]:
     return {"HWLOC_SYNTHETIC": cores, "HWLOC_THISSYSTEM": "1"}
 
 
-def _check_guest(statements: Statements, comm: Comm | None, signals: list[int]) -> None:
+def _check_guest(expectations: Expectations, comm: Comm | None, signals: list[int]) -> None:
     """State that threads stay where mpirun has bound the rank, and that a runtime leaves its process alone.
 
     It writes nothing, catches no signal and leaves the variables of the environment as they are. Of a process that is
@@ -215,22 +215,22 @@ def _check_guest(statements: Statements, comm: Comm | None, signals: list[int]) 
     unit = units[(comm.Get_rank() if comm else 0) % len(units)]
     for silent in (None, "0") if comm is None else (None,):
         with environment(STARPU_SILENT=silent), bound_to({unit}):
-            statements.equal("cores of a process that is bound to one unit", 1, machine_info().cores)
+            expectations.equal("cores of a process that is bound to one unit", 1, machine_info().cores)
             before, threads = (signals, _variables(), environ.value), threads_here()
             with captured_output() as written:
                 with Runtime("1x1", comm=comm) as runtime:
                     places = _units_of_workers(runtime.partition, threads)
                     during = _caught_signals(), _variables(), environ.value
                 text = written()
-        statements.equal(f"the thread's units with STARPU_SILENT {silent}", [[{unit}]], places)
+        expectations.equal(f"the thread's units with STARPU_SILENT {silent}", [[{unit}]], places)
         if comm is None:
             for what, expected, found in zip(("caught signals", "variables", "environ"), before, during, strict=True):
-                statements.equal(f"{what} with STARPU_SILENT {silent}", expected, found)
+                expectations.equal(f"{what} with STARPU_SILENT {silent}", expected, found)
             if silent is None:
                 own = [line for line in text.splitlines() if not line.startswith("[hwloc")]
-                statements.equal("output of a runtime, without what hwloc says of the machine", [], own)
+                expectations.equal("output of a runtime, without what hwloc says of the machine", [], own)
             else:
-                statements.equal("StarPU's warning, which the user has asked for", True, "only one CPU" in text)
+                expectations.equal("StarPU's warning, which the user has asked for", True, "only one CPU" in text)
 
 
 def _caught_signals() -> list[int]:

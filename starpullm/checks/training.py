@@ -25,7 +25,7 @@ from starpullm.trace import Trace
 from starpullm.trainer import Trainer
 
 if TYPE_CHECKING:
-    from starpullm.checks.place import Place
+    from starpullm.checks.check_context import CheckContext
 
 R = TypeVar("R")
 
@@ -65,7 +65,7 @@ def make_inputs(record: GoldenRecord, directory: Path) -> Path:
     return path
 
 
-def own_sequences(runtime: Runtime, batch_size: int, whose: str, stages: int | Sequence[int] = 1) -> slice:
+def local_sequences(runtime: Runtime, batch_size: int, whose: str, stages: int | Sequence[int] = 1) -> slice:
     """Return which sequences of all ranks' batch this rank submits; messages speak of ``whose`` batch.
 
     An `InvalidArgumentError` is raised if the ranks don't divide it.
@@ -78,25 +78,25 @@ def own_sequences(runtime: Runtime, batch_size: int, whose: str, stages: int | S
 
 
 @contextmanager
-def new_trainer(place: Place, record: GoldenRecord, **options: Any) -> Iterator[Trainer]:
+def new_trainer(context: CheckContext, record: GoldenRecord, **options: Any) -> Iterator[Trainer]:
     """Provide a trainer with the record's model and settings, before its first step; options as ``record_trainer``.
 
     An `InvalidArgumentError` is raised if the ranks, or a rank's sub-batches, don't divide the record's batch.
     """
-    runtime = place.runtime
-    own_sequences(runtime, record.batch_size, f"{record.name}: its", options.get("stages", 1))
-    trainer = record_trainer(runtime, record, place.checkpoint(record), **{"steps_in_flight": STEPS - 2, **options})
+    runtime = context.runtime
+    local_sequences(runtime, record.batch_size, f"{record.name}: its", options.get("stages", 1))
+    trainer = record_trainer(runtime, record, context.checkpoint(record), **{"steps_in_flight": STEPS - 2, **options})
     # The guard is inside: a trainer that is closed waits for the other ranks.
     with trainer, guarded(runtime.comm):
         yield trainer
 
 
-def own_batch(trainer: Trainer, seed: int, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def local_batch(trainer: Trainer, seed: int, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return this rank's inputs and targets (B, T), from the generated batch of all ranks with that number."""
     runtime = trainer.runtime
     whole_batch = trainer.pipelines * trainer.batch_size
     inputs, targets = generate_tokens(seed, number, whole_batch, trainer.seq_len, trainer.config.vocab_size)
-    own = own_sequences(runtime, whole_batch, "the", runtime.ranks // trainer.pipelines)
+    own = local_sequences(runtime, whole_batch, "the", runtime.ranks // trainer.pipelines)
     return inputs[own], targets[own]
 
 
@@ -113,18 +113,18 @@ def named_tensors(trainer: Trainer, *groups: str) -> dict[str, NDArray[np.float3
 def trace_steps(trainer: Trainer, seed: int) -> Trace:
     """Submit ``STEPS`` steps of generated tokens without waiting between them, and return their trace."""
     for number in range(STEPS):
-        trainer.submit(*own_batch(trainer, seed, number))
+        trainer.submit(*local_batch(trainer, seed, number))
     return trainer.trace()
 
 
-def case_trainer(place: Place, case: Case, **options: Any) -> AbstractContextManager[Trainer]:
+def case_trainer(context: CheckContext, case: Case, **options: Any) -> AbstractContextManager[Trainer]:
     """Provide the trainer of a case; options as ``new_trainer``."""
-    return new_trainer(place, find_record(case.record), **{**case.settings, **options})
+    return new_trainer(context, find_record(case.record), **{**case.settings, **options})
 
 
-def traced_trainer(place: Place, case: Case, **options: Any) -> AbstractContextManager[Trainer]:
+def traced_trainer(context: CheckContext, case: Case, **options: Any) -> AbstractContextManager[Trainer]:
     """Provide the trainer of a case whose trace is compared; it keeps no activations, as in training."""
-    return case_trainer(place, case, keep_activations=False, trace=True, **options)
+    return case_trainer(context, case, keep_activations=False, trace=True, **options)
 
 
 def on_rank_0(trainer: Trainer, check: Callable[[ReadTensor], R]) -> R:

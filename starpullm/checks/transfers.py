@@ -1,6 +1,6 @@
 """Data that crosses ranks: StarPU-MPI's own count of messages and bytes is what the submitted tasks require.
 
-The requirement is derived from the trace alone, by the rules of StarPU-MPI (``predict/graph.py``).
+The requirement is derived from the trace alone, by the rules of StarPU-MPI (``graph/work.py``).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Self
 
 import numpy as np
 
-from starpullm.checks.cases import PROMISES, REPRODUCIBLE, TILES, Asked, Case
+from starpullm.checks.cases import PROMISES, REPRODUCIBLE, TILES, Case, SuiteOptions
 from starpullm.checks.check import Check, Needs, Where, check
-from starpullm.checks.place import Place, Workplace, captured_output, environment
+from starpullm.checks.check_context import CheckContext, StandaloneContext, captured_output, environment
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import STEPS, checkpoint_in, trace_steps
 from starpullm.golden.records import shipped_record
-from starpullm.predict.graph import work_of
+from starpullm.graph.work import work_of
 from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime
 from starpullm.schedules import number_of_pipelines
@@ -65,7 +65,7 @@ class Transfers(Check):
     cannot_see = "whether the declarations are true (accesses, on one rank); the reduction redux"
     needs = Needs(Where.ALONE, ranks=(2, None), promises=REPRODUCIBLE)
 
-    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+    def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield a case for each reduction; so little is trained that StarPU's sums of bytes are exact."""
         yield from (Case(reduction=name) for name, promise in PROMISES.items() if promise in REPRODUCIBLE)
         yield Case(reduction="ordered", weight_gradient_tiles=TILES)
@@ -75,15 +75,15 @@ class Transfers(Check):
         if ranks % 2 == 0 and ranks > 2:
             yield from (Case(reduction=name, stages=2, schedule="1f1b") for name in ("ordered", "tree"))
 
-    def run(self, place: Place | Workplace, case: Case) -> Result:
+    def run(self, context: CheckContext | StandaloneContext, case: Case) -> Result:
         """Train, end the runtime, and read what StarPU-MPI has counted; it goes on counting with the next runtime."""
         settings = {**case.settings, "sub_batches": _SUB_BATCHES, "keep_activations": False}
-        assert isinstance(place, Workplace)
+        assert isinstance(context, StandaloneContext)
         with captured_output() as output:
-            with environment(STARPU_MPI_STATS="1"), Runtime(comm=place.comm) as runtime:
+            with environment(STARPU_MPI_STATS="1"), Runtime(comm=context.comm) as runtime:
                 rank, ranks = runtime.rank, runtime.ranks
                 record = replace(_TINY, batch_size=_SEQUENCES * number_of_pipelines(ranks, case.stages))
-                checkpoint = checkpoint_in(place.directory / str(rank), _TINY)
+                checkpoint = checkpoint_in(context.directory / str(rank), _TINY)
                 with (
                     record_trainer(runtime, record, checkpoint, trace=True, **settings) as trainer,
                     guarded(runtime.comm),

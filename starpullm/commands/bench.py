@@ -22,10 +22,10 @@ from starpullm.options import RECOMPUTATIONS, REDUCTIONS, settings_of
 from starpullm.processes.lock import machine_lock
 from starpullm.runtime import Partition
 from starpullm.schedules import number_of_pipelines
-from starpullm.speed.against import BLAS, LIBRARY, STRICT, Comparison, compare
-from starpullm.speed.contender import Contender
+from starpullm.speed.against import BLAS, LIBRARY, STRICT, SpeedComparison, compare
 from starpullm.speed.measure import Throughput, bench
-from starpullm.speed.verdict import NoiseMeter
+from starpullm.speed.speed_verdict import NoiseMeter
+from starpullm.speed.variant import Variant
 from starpullm.speed.workload import Workload
 
 
@@ -83,7 +83,7 @@ def command(**values: Any) -> None:
     much of it the matmuls reach. Idle time of workers counts as "StarPU" while the data of a task are there, otherwise
     as "waiting".
 
-    With --against, the contenders take turns in --iterations rounds. "strict is" says how many times as fast the strict
+    With --against, the variants take turns in --iterations rounds. "strict is" says how many times as fast the strict
     run is: the median, the least and the most of the ratios within each round. With fewer than six rounds there is no
     median.
     """
@@ -126,7 +126,7 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
 
 def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path) -> None:
     """Measure one workload after the other and show each at once; after a failure, go on and exit with its status."""
-    results: list[Throughput | Comparison] = []
+    results: list[Throughput | SpeedComparison] = []
     document: list[Any] = []
     failures: dict[Workload, StarpullmError] = {}
     try:
@@ -159,10 +159,10 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
         sys.exit(exit_status(next(iter(failures.values()))))
 
 
-def _peer(run: SimpleNamespace, name: str) -> Contender:
+def _peer(run: SimpleNamespace, name: str) -> Variant:
     if name == BLAS:
-        return Contender(name, matmul="blas", blas_library=run.blas_library)
-    return Contender(name, library=run.baseline_library.absolute())
+        return Variant(name, matmul="blas", blas_library=run.blas_library)
+    return Variant(name, library=run.baseline_library.absolute())
 
 
 _COLUMNS: dict[str, Callable[[Throughput], str]] = {
@@ -186,10 +186,10 @@ def _name(workload: Workload, workloads: Sequence[Workload]) -> str:
     return names[workload].ljust(max(map(len, ("configuration", *names.values()))))
 
 
-def _print_result(results: Sequence[Throughput | Comparison], workloads: Sequence[Workload]) -> None:
+def _print_result(results: Sequence[Throughput | SpeedComparison], workloads: Sequence[Workload]) -> None:
     """Print the last result: a comparison, or a row of a table, after the first one's heading."""
     result, first = results[-1], results[-1].configuration
-    if isinstance(result, Comparison):
+    if isinstance(result, SpeedComparison):
         print_comparison(result)
         return
     name = _name(first, workloads)
@@ -210,7 +210,7 @@ def _print_line(name: str, cells: Iterable[str], width: int = 9) -> None:
 
 
 def _print_end(
-    results: Sequence[Throughput | Comparison],
+    results: Sequence[Throughput | SpeedComparison],
     failures: Mapping[Workload, StarpullmError],
     workloads: Sequence[Workload],
     noise: NoiseMeter,
@@ -220,8 +220,8 @@ def _print_end(
         OUT.print(f"{_name(workload, workloads)}  failed: {str(failure).splitlines()[0]}")
     what, ranges = "the limit", []
     for result in results:
-        if isinstance(result, Comparison):
-            strict = result.contenders[0].tokens_per_ms
+        if isinstance(result, SpeedComparison):
+            strict = result.variants[0].tokens_per_ms
             what = "the strict run's speed"
             ranges.append((strict.low, strict.high))
         else:
@@ -249,22 +249,22 @@ def _details(result: Throughput) -> str:
     return text
 
 
-def print_comparison(comparison: Comparison) -> None:
-    """Print a row for each contender, what it computes with, and how far the losses differ."""
+def print_comparison(comparison: SpeedComparison) -> None:
+    """Print a row for each variant, what it computes with, and how far the losses differ."""
     workload = comparison.configuration
     OUT.print(
         f"{workload.model}, B = {workload.batch_size}, T = {workload.seq_len}, {workload}, {workload.iterations} rounds"
     )
     length, width = len("torch compiled"), len("within noise")
     columns = ("tokens/ms", "least", "most", "strict is", "least", "most")
-    _print_line("contender".ljust(length), columns, width)
-    for contender in comparison.contenders:
-        speed, slower = contender.tokens_per_ms, contender.times_slower
+    _print_line("variant".ljust(length), columns, width)
+    for variant in comparison.variants:
+        speed, slower = variant.tokens_per_ms, variant.times_slower
         speeds = (f"{speed.median:.4g}", f"{speed.low:.4g}", f"{speed.high:.4g}")
-        ratio = {None: "few rounds", True: "within noise", False: f"{slower.median:.2f} x"}[contender.is_within_noise]
+        ratio = {None: "few rounds", True: "within noise", False: f"{slower.median:.2f} x"}[variant.is_within_noise]
         ratios = (ratio, f"{slower.low:.2f}", f"{slower.high:.2f}")
-        cells = speeds if contender.name == STRICT else (*speeds, *ratios)
-        _print_line(contender.name.ljust(length), cells, width)
-    for contender in comparison.contenders[1:]:
-        OUT.print(f"{contender.name}: {contender.description}")
+        cells = speeds if variant.name == STRICT else (*speeds, *ratios)
+        _print_line(variant.name.ljust(length), cells, width)
+    for variant in comparison.variants[1:]:
+        OUT.print(f"{variant.name}: {variant.description}")
     OUT.print(f"losses of the first steps differ by at most {comparison.loss_difference:.2g}")

@@ -25,9 +25,9 @@ from starpullm.commands.render import ERR, OUT, note, open_output
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.processes import Comm, progress
 from starpullm.processes.interrupts import SignalWatch
-from starpullm.processes.keeper import rank_and_size_from_environment
-from starpullm.processes.limit import ProgressLimit
 from starpullm.processes.mpirun import host_name
+from starpullm.processes.progress_limit import ProgressLimit
+from starpullm.processes.rank_wrapper import rank_and_size_from_environment
 from starpullm.processes.ranks import (
     check_same_options,
     default_exit_status,

@@ -14,10 +14,11 @@ from typing import Any, NoReturn
 import click
 
 from starpullm.checks.cases import Case, find_record
+from starpullm.checks.check_context import CheckContext
 from starpullm.checks.foreign_tensors import ForeignTensors
-from starpullm.checks.llmc import run_llmc
+from starpullm.checks.left_out import LeftOut, not_chosen
+from starpullm.checks.llmc_reference import run_llmc
 from starpullm.checks.parity import Parity
-from starpullm.checks.place import Place
 from starpullm.checks.recorded_run import MAX_RECORDED, MAX_RECORDED_PARAMETERS, record_steps
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.training import make_inputs
@@ -33,7 +34,6 @@ from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.options import settings_of
 from starpullm.processes.ranks import check_same_options, failing_together, guarded
 from starpullm.report.document import Document
-from starpullm.report.left_out import LeftOut, not_chosen
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime, runtime_options
 from starpullm.schedules import number_of_pipelines
 
@@ -99,7 +99,7 @@ def command(**values: Any) -> None:
     ):
         directory = Path(name)
         parts = number_of_pipelines(comm.Get_size() if comm else 1, run.stages)
-        own = [sizes.own_record(run, directory, comm)] if sizes.are_given() else []
+        own = [sizes.record_of_sizes(run, directory, comm)] if sizes.are_given() else []
         with failing_together(comm):
             records = [*own, *(find_record(name) for name in run.record_files)]
             plan, unfit = _plan(records, run.full, run.sub_batches, parts)
@@ -118,7 +118,7 @@ def command(**values: Any) -> None:
                 reference = run_llmc(llmc, record, checkpoint, directory, comm) if llmc else None
                 for place in places:
                     with Runtime(*place, comm, **runtime_options(run)) as runtime, guarded(comm, exit_status):
-                        at = Place(runtime, directory)
+                        at = CheckContext(runtime, directory)
                         for count in counts:
                             case = Case(record.name, **{**settings_of(run), "sub_batches": count})
                             result = Parity().compare(
@@ -232,7 +232,7 @@ _HOW = {
 }
 
 
-def _record(report: CommandReport, place: Place, case: Case) -> None:
+def _record(report: CommandReport, place: CheckContext, case: Case) -> None:
     """Record some steps for the pictures of a report, unless the model or the number of recordings is large."""
     model = find_record(case.record).model
     if len(report.document["recordings"]) < MAX_RECORDED and num_parameters(model) <= MAX_RECORDED_PARAMETERS:

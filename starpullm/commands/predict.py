@@ -16,16 +16,16 @@ from starpullm.data.models import MODELS
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
+from starpullm.graph.on_paper import Network
 from starpullm.options import settings_of
-from starpullm.predict.costs import Costs, Speed, costs_of_run
-from starpullm.predict.measure import Recorded, measured_costs, record_placements
+from starpullm.predict.costs import Costs, MatmulSpeed, costs_of_run
 from starpullm.predict.prediction import Prediction, predict
-from starpullm.predict.schedule import Network
+from starpullm.predict.recorded_steps import Recorded, measured_costs, record_placements
 from starpullm.processes.lock import machine_lock
 from starpullm.runtime import Partition
 from starpullm.schedules import number_of_pipelines
 from starpullm.speed.workload import Workload
-from starpullm.traces.run import load_run, save_run
+from starpullm.traces.traced_run import load_run, save_run
 
 _SEED = 1
 _WAITS = 4
@@ -118,7 +118,7 @@ def _workload(run: SimpleNamespace, config: ModelConfig) -> Workload:
 def _costs(run: SimpleNamespace, config: ModelConfig, workload: Workload) -> tuple[Costs, Sequence[dict[str, Any]]]:
     """Return what tasks cost, and how far predictions with it are off."""
     if run.gflops is not None:
-        return Speed(run.gflops), ()
+        return MatmulSpeed(run.gflops), ()
     if run.durations is not None:
         return costs_of_run(f"in {run.durations}", load_run(run.durations)), ()
     with options.model_file(run.checkpoint, config, _SEED) as checkpoint, machine_lock(ERR.print):

@@ -14,8 +14,8 @@ from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, refuse_ranks
 from starpullm.commands.render import OUT, print_json, progress_bar
 from starpullm.probe import probe_program
-from starpullm.probe.check import DEFAULT_RUNS, DEFAULT_WORKERS, NUM_STANDARD_RUNS
 from starpullm.probe.elements import TYPES
+from starpullm.probe.judge import DEFAULT_RUNS, DEFAULT_WORKERS, NUM_STANDARD_RUNS
 from starpullm.probe.replay import replay_program
 
 EXIT_UNTRUE = 5

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from starpullm.checks.left_out import LeftOut
 from starpullm.commands.main import exit_status
 from starpullm.commands.render import ERR
 from starpullm.errors import StarpullmError
@@ -15,7 +16,6 @@ from starpullm.machine import inspect_machine
 from starpullm.processes import Comm
 from starpullm.report.document import Document, new_document
 from starpullm.report.folder import ReportFolder
-from starpullm.report.left_out import LeftOut
 
 
 class CommandReport:

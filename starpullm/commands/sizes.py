@@ -57,7 +57,7 @@ def refuse_others(mode: str) -> None:
             raise click.UsageError(f"--{mode.replace('_', '-')}: expected no {found} beside it")
 
 
-def own_record(run: SimpleNamespace, folder: Path, comm: Comm | None = None) -> GoldenRecord:
+def record_of_sizes(run: SimpleNamespace, folder: Path, comm: Comm | None = None) -> GoldenRecord:
     """Write the run's model and record into a folder, and return the record, which rank 0 computes for all ranks."""
     names = {option.name: option.opts[0] for option in click.get_current_context().command.params}
     missing = [names[name] for name in _NEEDED if getattr(run, name) is None]
@@ -92,7 +92,7 @@ def own_record(run: SimpleNamespace, folder: Path, comm: Comm | None = None) -> 
 def write_inputs(run: SimpleNamespace) -> None:
     """Write the run's record, and its model and tokens in llm.c's formats, into a new folder."""
     with atomic_folder(run.write_inputs) as folder:
-        record = own_record(run, folder)
+        record = record_of_sizes(run, folder)
         sizes = (run.batch_size, run.seq_len, run.vocab_size)
         ids = [np.ravel(generate_tokens(run.seed, step, *sizes)) for step in range(run.steps)]
         write_tokens(folder / "tokens.bin", np.concatenate(ids))

@@ -14,8 +14,8 @@ from starpullm.files.atomic import atomic_write
 from starpullm.traces.dot import dot_lines
 from starpullm.traces.paje import paje_lines
 from starpullm.traces.perfetto import perfetto_lines
-from starpullm.traces.run import TracedRun, load_run
 from starpullm.traces.summary import summary_lines
+from starpullm.traces.traced_run import TracedRun, load_run
 
 FORMATS: Mapping[str, Callable[[TracedRun], Iterator[str]]] = {
     "perfetto": perfetto_lines,

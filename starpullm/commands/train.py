@@ -29,11 +29,11 @@ from starpullm.processes.ranks import check_same_options, failing_together, guar
 from starpullm.resume import TrainingState, training_state
 from starpullm.runtime import Runtime, runtime_options
 from starpullm.schedules import number_of_pipelines
-from starpullm.traces.run import Recording, save_run
+from starpullm.traces.traced_run import Recording, save_run
 from starpullm.trainer import Trainer
+from starpullm.training.learning_rate import LEARNING_RATE_SCHEDULES, LearningRateSchedule
 from starpullm.training.log import loss_log
 from starpullm.training.loop import StepReport, check_finite, mean_loss, train
-from starpullm.training.schedule import SCHEDULES, Schedule
 
 POSITIVE = click.IntRange(min=1)
 _Say: TypeAlias = Callable[[str], None]
@@ -70,8 +70,8 @@ PATTERN = click.Path()
 @click.option("--learning-rate", type=float, default=3e-4, help="Learning rate of AdamW, the highest of the schedule.")
 @click.option(
     "--learning-rate-schedule",
-    type=click.Choice(SCHEDULES),
-    default=SCHEDULES[0],
+    type=click.Choice(LEARNING_RATE_SCHEDULES),
+    default=LEARNING_RATE_SCHEDULES[0],
     help="After the warm-up: constant, or falling to 0 at --steps as half a cosine.",
 )
 @click.option(
@@ -111,7 +111,9 @@ def command(**values: Any) -> None:
     Partition and number of ranks may differ, if the batch of all ranks together is the same.
     """
     run = SimpleNamespace(**values)
-    run.learning_rates = Schedule(run.learning_rate_schedule, run.learning_rate, run.warm_up_steps, run.steps)
+    run.learning_rates = LearningRateSchedule(
+        run.learning_rate_schedule, run.learning_rate, run.warm_up_steps, run.steps
+    )
     if run.save_every and not (run.state_dir or run.resume):
         raise click.UsageError("--save-every: expected --state-dir or --resume with it")
     with all_ranks() as comm:

@@ -96,7 +96,7 @@ def to_hugging_face(source: StrPath, out: StrPath) -> Conversion:
             for _, shape, parameter, layer in stored:
                 count = num_elements(shape)
                 start = starts[parameter] + 4 * layer * count
-                if hugging_face.PLACES[parameter].transposed:
+                if hugging_face.STORED_PARAMETERS[parameter].transposed:
                     values = _read(checkpoint, where, start, count).reshape(shape[::-1])
                     file.write(bytes_of(values.T, FLOAT32))
                     continue
@@ -122,7 +122,7 @@ def _stored_pieces(model: HuggingFaceModel, parameter: str, layer: int) -> Itera
     """Yield the values of a parameter in llm.c's order."""
     tensor = model.tensor(parameter, layer)
     count = num_elements(tensor.shape)
-    if hugging_face.PLACES[parameter].transposed:
+    if hugging_face.STORED_PARAMETERS[parameter].transposed:
         yield read_values(tensor, 0, count).reshape(tensor.shape).T
         return
     for first, size in _cut(count):

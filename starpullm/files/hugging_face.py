@@ -28,30 +28,30 @@ _BUFFERS: Final = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 """Constants of the causal mask, which older files hold."""
 
 
-class Place(NamedTuple):
+class StoredParameter(NamedTuple):
     """Where a parameter is: its name, with {} for the layer, and whether it is stored transposed (Conv1D)."""
 
     name: str
     transposed: bool = False
 
 
-PLACES: Final = {
-    "wte": Place("wte.weight"),
-    "wpe": Place("wpe.weight"),
-    "ln1w": Place("h.{}.ln_1.weight"),
-    "ln1b": Place("h.{}.ln_1.bias"),
-    "qkvw": Place("h.{}.attn.c_attn.weight", True),
-    "qkvb": Place("h.{}.attn.c_attn.bias"),
-    "attprojw": Place("h.{}.attn.c_proj.weight", True),
-    "attprojb": Place("h.{}.attn.c_proj.bias"),
-    "ln2w": Place("h.{}.ln_2.weight"),
-    "ln2b": Place("h.{}.ln_2.bias"),
-    "fcw": Place("h.{}.mlp.c_fc.weight", True),
-    "fcb": Place("h.{}.mlp.c_fc.bias"),
-    "fcprojw": Place("h.{}.mlp.c_proj.weight", True),
-    "fcprojb": Place("h.{}.mlp.c_proj.bias"),
-    "lnfw": Place("ln_f.weight"),
-    "lnfb": Place("ln_f.bias"),
+STORED_PARAMETERS: Final = {
+    "wte": StoredParameter("wte.weight"),
+    "wpe": StoredParameter("wpe.weight"),
+    "ln1w": StoredParameter("h.{}.ln_1.weight"),
+    "ln1b": StoredParameter("h.{}.ln_1.bias"),
+    "qkvw": StoredParameter("h.{}.attn.c_attn.weight", True),
+    "qkvb": StoredParameter("h.{}.attn.c_attn.bias"),
+    "attprojw": StoredParameter("h.{}.attn.c_proj.weight", True),
+    "attprojb": StoredParameter("h.{}.attn.c_proj.bias"),
+    "ln2w": StoredParameter("h.{}.ln_2.weight"),
+    "ln2b": StoredParameter("h.{}.ln_2.bias"),
+    "fcw": StoredParameter("h.{}.mlp.c_fc.weight", True),
+    "fcb": StoredParameter("h.{}.mlp.c_fc.bias"),
+    "fcprojw": StoredParameter("h.{}.mlp.c_proj.weight", True),
+    "fcprojb": StoredParameter("h.{}.mlp.c_proj.bias"),
+    "lnfw": StoredParameter("ln_f.weight"),
+    "lnfb": StoredParameter("ln_f.bias"),
 }
 """llm.c's parameters, and where Hugging Face has them."""
 
@@ -84,7 +84,7 @@ class HuggingFaceModel:
 
     def tensor(self, parameter: str, layer: int) -> StoredTensor:
         """Return one of llm.c's parameters; `layer` counts only for those that belong to a layer."""
-        return self.tensors[PLACES[parameter].name.format(layer)]
+        return self.tensors[STORED_PARAMETERS[parameter].name.format(layer)]
 
 
 def open_model(path: StrPath) -> HuggingFaceModel:
@@ -101,7 +101,7 @@ def open_model(path: StrPath) -> HuggingFaceModel:
     stored = _indexed_tensors(source) if source.suffix == ".json" else stored_tensors(source)
     tensors = _without_prefix(source, stored)
     head = tensors.pop(HEAD, None)
-    embedding = PLACES["wte"].name
+    embedding = STORED_PARAMETERS["wte"].name
     if head is not None and embedding not in tensors:  # of tied tensors, safetensors' save_model stores one
         tensors[embedding], head = head, None
     _check_tensors(source, config, tensors, head)
@@ -112,13 +112,13 @@ def stored_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...], s
     """Yield name and shape in the file, llm.c's name, and layer of each tensor, in the order of the forward pass."""
     before, after = ("wte", "wpe"), ("lnfw", "lnfb")
     for parameter in before:
-        yield PLACES[parameter].name, _stored_shape(config, parameter), parameter, 0
+        yield STORED_PARAMETERS[parameter].name, _stored_shape(config, parameter), parameter, 0
     for layer in range(config.num_layers):
-        for parameter, place in PLACES.items():
+        for parameter, place in STORED_PARAMETERS.items():
             if parameter not in UNLAYERED_PARAMETERS:
                 yield place.name.format(layer), _stored_shape(config, parameter), parameter, layer
     for parameter in after:
-        yield PLACES[parameter].name, _stored_shape(config, parameter), parameter, 0
+        yield STORED_PARAMETERS[parameter].name, _stored_shape(config, parameter), parameter, 0
 
 
 def config_text(config: ModelConfig) -> str:
@@ -142,7 +142,7 @@ def _stored_shape(config: ModelConfig, parameter: str) -> tuple[int, ...]:
     shape = parameter_shapes(replace(config, padded_vocab_size=config.vocab_size))[parameter]
     if parameter not in UNLAYERED_PARAMETERS:
         shape = shape[1:]
-    return shape[::-1] if PLACES[parameter].transposed else shape
+    return shape[::-1] if STORED_PARAMETERS[parameter].transposed else shape
 
 
 def _read_config(path: Path) -> ModelConfig:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.binding.header import source
+from starpullm.binding.declarations import source
 from starpullm.errors import FormatError
 from starpullm.files.header import file_size, reading
 

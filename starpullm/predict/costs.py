@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
+from starpullm.graph.merge import is_kernel
 from starpullm.runtime import Partition
 from starpullm.speed.attribution import attribute_time
 from starpullm.speed.workload import Workload
 from starpullm.trace import Trace
-from starpullm.traces.merge import is_kernel
-from starpullm.traces.run import TracedRun
+from starpullm.traces.traced_run import TracedRun
 
-Kind = tuple[str, tuple[int, ...]]
+TaskKind = tuple[str, tuple[int, ...]]
 """An operation and the bytes of its accesses, of a tile those of its tensor."""
 
 _TILE = re.compile(r"%\d+")
 
 
 @dataclass(frozen=True)
-class Speed:
+class MatmulSpeed:
     """So many operations of matmuls per nanosecond on each thread, and nothing for all else."""
 
     gflops: float
@@ -59,7 +59,7 @@ class Measured:
     """
 
     where: str
-    means: Mapping[Kind, float]
+    means: Mapping[TaskKind, float]
     threads: int
     runtime_ns: float
 
@@ -67,7 +67,7 @@ class Measured:
         return f"as measured {self.where}, {self.runtime_ns / 1000:.0f} us more for each task"
 
     def of_tasks(self, trace: Trace, config: ModelConfig, workload: Workload) -> NDArray[np.float64]:
-        """Return the same as `Speed`; tasks of a kind that wasn't measured are an `InvalidArgumentError`."""
+        """Return the same as `MatmulSpeed`; tasks of a kind that wasn't measured are an `InvalidArgumentError`."""
         durations = np.zeros(len(trace))
         kinds, shares = kinds_of(trace)
         for number, (kind, kernel) in enumerate(zip(kinds, is_kernel(trace).tolist(), strict=True)):
@@ -83,7 +83,7 @@ class Measured:
         return durations * self.threads / Partition.parse(workload.partition).threads
 
 
-Costs: TypeAlias = Speed | Measured
+Costs: TypeAlias = MatmulSpeed | Measured
 
 
 def costs_of_run(where: str, run: TracedRun) -> Measured:
@@ -104,7 +104,7 @@ def runtime_cost(trace: Trace, begin_ns: int, end_ns: int, *, workers: int, rank
     )
 
 
-def kinds_of(trace: Trace) -> tuple[list[Kind], NDArray[np.float64]]:
+def kinds_of(trace: Trace) -> tuple[list[TaskKind], NDArray[np.float64]]:
     """Return the kind of each task, and the share of the tensors whose tile it accesses; 1 without one."""
     names = [_TILE.sub("", handle.name) for handle in trace.handles]
     of_tensors: defaultdict[str, int] = defaultdict(int)
@@ -121,9 +121,9 @@ def kinds_of(trace: Trace) -> tuple[list[Kind], NDArray[np.float64]]:
     return kinds, np.minimum.reduceat(shares[trace.accesses["handle"]], trace.tasks["first_access"])
 
 
-def mean_durations(trace: Trace) -> dict[Kind, float]:
+def mean_durations(trace: Trace) -> dict[TaskKind, float]:
     """Return how long the recorded tasks of each kind took on average, in nanoseconds; messages aren't among them."""
-    taken: defaultdict[Kind, list[float]] = defaultdict(list)
+    taken: defaultdict[TaskKind, list[float]] = defaultdict(list)
     kinds, shares = kinds_of(trace)
     durations = ((trace.tasks["end_ns"] - trace.tasks["start_ns"]) / shares).tolist()
     for kind, duration, kernel in zip(kinds, durations, is_kernel(trace).tolist(), strict=True):

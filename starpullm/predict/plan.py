@@ -12,8 +12,15 @@ from numpy.typing import NDArray
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
-from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, place_of
-from starpullm.schedules import Schedule, number_of, pipeline
+from starpullm.options import (
+    GRADIENT_BUFFERS,
+    PIPELINE_SCHEDULES,
+    RECOMPUTATIONS,
+    REDUCTIONS,
+    WEIGHT_GRADIENTS,
+    index_of_choice,
+)
+from starpullm.schedules import PipelineSchedule, number_of, pipeline
 from starpullm.trace import Trace, make_trace
 
 ADDRESS_SPACE = 2**47
@@ -64,7 +71,7 @@ def make_plan(
     weight_gradient_tiles: int = 0,
     activation_sets: int = 0,
     stages: int | Sequence[int] = 1,
-    schedule: str | Schedule = SCHEDULES[0],
+    schedule: str | PipelineSchedule = PIPELINE_SCHEDULES[0],
     gradient_buffers: str = GRADIENT_BUFFERS[0],
     keep_activations: bool = False,
     recompute: str = "none",
@@ -79,9 +86,9 @@ def make_plan(
     of_pipeline = pipeline(stages, schedule, sub_batches, activation_sets, ranks, workers, gradient_buffers)
     options = structs.new(
         "session_options",
-        reduction=place_of("reduction", reduction, REDUCTIONS[:2]),
-        recompute=place_of("recompute", recompute, RECOMPUTATIONS),
-        reuse_weight_gradients=place_of("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
+        reduction=index_of_choice("reduction", reduction, REDUCTIONS[:2]),
+        recompute=index_of_choice("recompute", recompute, RECOMPUTATIONS),
+        reuse_weight_gradients=index_of_choice("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
         keep_activations=keep_activations,
         pipeline=ctypes.pointer(of_pipeline),
         batch_size=prototypes.integer("batch_size", batch_size, 64),

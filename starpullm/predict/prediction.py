@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 import starpullm
 from starpullm.files.model import ModelConfig
+from starpullm.graph.on_paper import FREE, Network, PaperSchedule, run
+from starpullm.graph.work import MESSAGE, Work, work_of
 from starpullm.predict.costs import Costs
-from starpullm.predict.graph import MESSAGE, Work, work_of
 from starpullm.predict.plan import Plan, make_plan
-from starpullm.predict.schedule import FREE, Network, Schedule, run
 from starpullm.runtime import Partition
 from starpullm.speed.workload import Workload
 from starpullm.trace import Trace
-from starpullm.traces.run import RankInfo, TracedRun
+from starpullm.traces.traced_run import RankInfo, TracedRun
 
 _INSTANCE = re.compile(r"\[\d+\]|[#@%~]\d+|/rank\d+")
 """What a handle's name has more than its tensor's."""
@@ -96,7 +96,7 @@ def predict(config: ModelConfig, workload: Workload, costs: Costs, network: Netw
 
 def schedule_of(
     plan: Plan, work: Work, kernels: NDArray[np.float64], runtime_ns: float, workload: Workload, network: Network
-) -> tuple[Schedule, NDArray[np.int64]]:
+) -> tuple[PaperSchedule, NDArray[np.int64]]:
     """Return the schedule of a plan whose tasks take so long, and the time of each node on its worker."""
     is_task = work.source < 0
     of_nodes = np.where(is_task, kernels[work.task] + runtime_ns, 0).round().astype(np.int64)
@@ -106,7 +106,7 @@ def schedule_of(
     return schedule, of_nodes
 
 
-def waits_of(trace: Trace, work: Work, schedule: Schedule) -> dict[str, float]:
+def waits_of(trace: Trace, work: Work, schedule: PaperSchedule) -> dict[str, float]:
     """Return what the last chain of nodes waits for; see `Prediction`."""
     waits = Counter[str]()
     node = int(np.argmax(schedule.end))
@@ -128,10 +128,10 @@ def recorded_waits(trace: Trace) -> dict[str, float]:
         waited_for = [*order.before[order.first[node] : order.first[node + 1]].tolist(), last.get(worker, -1)]
         before[node] = max(waited_for, key=lambda of: end[of] if of >= 0 else -1)
         last[worker] = node
-    return waits_of(trace, work, Schedule(start, start, end, tasks["worker"], before))
+    return waits_of(trace, work, PaperSchedule(start, start, end, tasks["worker"], before))
 
 
-def _reason(trace: Trace, work: Work, schedule: Schedule, node: int) -> str:
+def _reason(trace: Trace, work: Work, schedule: PaperSchedule, node: int) -> str:
     if work.source[node] >= 0:
         return "messages"
     first, end = work.order.first[node], work.order.first[node + 1]
@@ -142,7 +142,9 @@ def _reason(trace: Trace, work: Work, schedule: Schedule, node: int) -> str:
     return next((name for name in names if name.startswith("grads/")), names[0])
 
 
-def _run_on_paper(plan: Plan, work: Work, schedule: Schedule, config: ModelConfig, workload: Workload) -> TracedRun:
+def _run_on_paper(
+    plan: Plan, work: Work, schedule: PaperSchedule, config: ModelConfig, workload: Workload
+) -> TracedRun:
     """Return the plan's trace with the times of the schedule."""
     tasks = plan.trace.tasks.copy()
     tasks["submit_ns"] = 0

@@ -1,6 +1,6 @@
 """The schedule and data questions asked of a StarPU program, through a scheduling policy that it loads unchanged."""
 
-from starpullm.probe.check import probe_program
-from starpullm.probe.result import ProbeResult
+from starpullm.probe.judge import probe_program
+from starpullm.probe.probe_result import ProbeResult
 
 __all__ = ["ProbeResult", "probe_program"]

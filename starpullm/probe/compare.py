@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.files import probe_log
-from starpullm.probe.claims import ran_between
-from starpullm.probe.findings import Finding, Kind, finding_of
-from starpullm.probe.flow import Flow
+from starpullm.probe.findings import FaultKind, ProgramFinding, finding_of
+from starpullm.probe.program_tasks import TaskFlow
+from starpullm.probe.single_run_checks import ran_between
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class RunComparison:
     """What two runs had in common, and what explains their differences.
 
     ``outputs`` counts pairs of contents after a task that were compared. Of ``tolerated`` outputs the difference comes
@@ -28,38 +28,38 @@ class Comparison:
     handles: int = 0
     different: int = 0
     tolerated: int = 0
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ProgramFinding, ...] = ()
     allowed_before: tuple[int, ...] = ()
     allowed_after: tuple[int, ...] = ()
     other_arguments: NDArray[np.bool_] | None = None
     """Whether the arguments of each task differ; None if the tasks can't be compared."""
 
 
-def compare(reference: Flow, other: Flow, schedule: str) -> Comparison:
+def compare(reference: TaskFlow, other: TaskFlow, schedule: str) -> RunComparison:
     """Compare each task's inputs and outputs with those of the same task in another run."""
     return compare_ranks({0: reference}, {0: other}, schedule)[0]
 
 
 def compare_ranks(
-    reference: Mapping[int, Flow],
-    other: Mapping[int, Flow],
+    reference: Mapping[int, TaskFlow],
+    other: Mapping[int, TaskFlow],
     schedule: str,
     unsteady: Mapping[int, NDArray[np.bool_]] | None = None,
     *,
     is_same_order: bool = False,
-) -> dict[int, Comparison]:
+) -> dict[int, RunComparison]:
     """Compare the tasks of each rank with the same rank's in another run, in which the same ranks recorded.
 
     A difference that a rank has received is told by its hashes: a task of another rank left the same contents, in both
     runs. ``unsteady`` tasks have arguments that change from run to run and mean nothing, such as addresses. With
     ``is_same_order``, a free order explains nothing if such tasks ran in the same one.
     """
-    results: dict[int, Comparison] = {}
+    results: dict[int, RunComparison] = {}
     pairs: dict[int, _Pairs] = {}
     for rank, flow in reference.items():
         mismatch = _other_tasks(flow, other[rank], schedule)
         if mismatch is not None:
-            results[rank] = Comparison(findings=(mismatch,))
+            results[rank] = RunComparison(findings=(mismatch,))
         else:
             pairs[rank] = _Pairs(flow, other[rank], None if unsteady is None else unsteady.get(rank), is_same_order)
     explained = _explain_ranks(pairs, schedule)
@@ -92,14 +92,14 @@ def _cause_of(explanations: Iterable[_Explanation]) -> _Cause | None:
     """Return what ranks may have handed on to another one."""
     cause = None
     for explanation in explanations:
-        if any(finding.kind is not Kind.INPUT_FROM_OUTSIDE for finding in explanation.findings):
+        if any(finding.kind is not FaultKind.INPUT_FROM_OUTSIDE for finding in explanation.findings):
             return _Cause.FAULT
         if explanation.has_free:
             cause = _Cause.FREE
     return cause
 
 
-def _other_tasks(reference: Flow, other: Flow, schedule: str) -> Finding | None:
+def _other_tasks(reference: TaskFlow, other: TaskFlow, schedule: str) -> ProgramFinding | None:
     """Return a finding if the runs don't have the same tasks with the same accesses, in one order."""
     num_tasks = min(reference.num_tasks, other.num_tasks)
     names = [np.array(flow.log.names)[flow.codelet[:num_tasks]] for flow in (reference, other)]
@@ -118,15 +118,15 @@ def _other_tasks(reference: Flow, other: Flow, schedule: str) -> Finding | None:
         if reference.num_tasks == other.num_tasks:
             return None
         text = f"{reference.num_tasks} tasks in the reference schedule, {other.num_tasks} here"
-        return Finding(Kind.OTHER_TASKS, schedule, text, where)
+        return ProgramFinding(FaultKind.OTHER_TASKS, schedule, text, where)
     text = (
         f"in the reference schedule {_described(reference, where)}, here {_described(other, where)}: the tasks or "
         "their order depend on the schedule, so tasks can't be compared one by one"
     )
-    return Finding(Kind.OTHER_TASKS, schedule, text, where)
+    return ProgramFinding(FaultKind.OTHER_TASKS, schedule, text, where)
 
 
-def _described(flow: Flow, task: int) -> str:
+def _described(flow: TaskFlow, task: int) -> str:
     accesses = range(int(flow.first[task]), int(flow.first[task + 1]))
     return f"{flow.name(task)} has {len(accesses)} accesses, of " + (
         ", ".join(f"handle {flow.handle[access]}" for access in accesses) or "no handle"
@@ -163,13 +163,13 @@ class _Elsewhere:
 class _Explanation:
     """Findings in the order of submission, and the tasks whose differences come from a free order."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[ProgramFinding, ...]
     tolerated: frozenset[int]
     received_freely: tuple[int, ...]
     has_free: bool
 
 
-def _ran_in_same_order(one: Flow, two: Flow) -> bool:
+def _ran_in_same_order(one: TaskFlow, two: TaskFlow) -> bool:
     """Return whether the tasks with accesses whose order is free started in the same order in both runs."""
     tasks = np.unique(one.task[one.is_free | ((one.mode & probe_log.MODE_REDUX) != 0)])
     its_order, other_order = (np.argsort(flow.start_ns[tasks], kind="stable") for flow in (one, two))
@@ -179,7 +179,9 @@ def _ran_in_same_order(one: Flow, two: Flow) -> bool:
 class _Pairs:
     """The accesses of two runs with the same tasks, side by side."""
 
-    def __init__(self, reference: Flow, other: Flow, unsteady: NDArray[np.bool_] | None, is_same_order: bool) -> None:
+    def __init__(
+        self, reference: TaskFlow, other: TaskFlow, unsteady: NDArray[np.bool_] | None, is_same_order: bool
+    ) -> None:
         self.reference, self.other = reference, other
         self.is_same_order = is_same_order and _ran_in_same_order(reference, other)
         before, after = ([(flow.before, flow.after)[which] for flow in (reference, other)] for which in (0, 1))
@@ -195,10 +197,10 @@ class _Pairs:
         self.unsteady = np.zeros(reference.num_tasks, bool) if unsteady is None else unsteady
         self._after_of_log = [flow.log.hashes_of_accesses(probe_log.AFTER) for flow in (reference, other)]
 
-    def comparison(self, explanation: _Explanation) -> Comparison:
+    def comparison(self, explanation: _Explanation) -> RunComparison:
         """Return the result."""
         allowed = self.output_differs & np.isin(self.reference.task, list(explanation.tolerated))
-        return Comparison(
+        return RunComparison(
             outputs=int(self.outputs.sum()) + int(self.inputs[self._is_at_the_end].sum()),
             handles=len(np.unique(self.reference.handle[self.outputs | (self.inputs & self._is_at_the_end)])),
             different=int(self.output_differs.sum()) + int(self.input_differs[self._is_at_the_end].sum()),
@@ -223,7 +225,7 @@ class _Pairs:
     def explain(self, schedule: str, elsewhere: _Elsewhere) -> _Explanation:
         """Explain the differences, in the order of submission."""
         has_other_input = self._tasks_with(self.input_differs)
-        findings: dict[int, Finding] = {}  # the first of each task
+        findings: dict[int, ProgramFinding] = {}  # the first of each task
         free = self._free()
         cause = elsewhere.cause  # of what the application may have handed on so far
         tolerated: set[int] = set()
@@ -255,7 +257,7 @@ class _Pairs:
 
     def _received(
         self, schedule: str, access: int, origin: _Origin, cause: _Cause | None, elsewhere: _Elsewhere
-    ) -> tuple[bool, Finding | None]:
+    ) -> tuple[bool, ProgramFinding | None]:
         """Return whether an input that no task handed on differs because of a free order, and else what to report."""
         if origin is _Origin.FREE:
             return True, None
@@ -280,7 +282,7 @@ class _Pairs:
         marked[self.reference.task[accesses]] = True
         return marked
 
-    def _output(self, schedule: str, access: int, cause: _Cause | None) -> Finding | None:
+    def _output(self, schedule: str, access: int, cause: _Cause | None) -> ProgramFinding | None:
         """Return what to report of an output that differs although no input is seen to differ."""
         task = int(self.other.task[access])
         unknown = bool(self.unknown_input[self.reference.first[task] : self.reference.first[task + 1]].any())
@@ -292,7 +294,7 @@ class _Pairs:
             if here != there:
                 why = f"it ran by its codelet's implementation {here} of those for CPUs, there by {there}"
             return finding_of(
-                Kind.OUTPUT_DIFFERS,
+                FaultKind.OUTPUT_DIFFERS,
                 schedule,
                 self.other,
                 access,
@@ -304,7 +306,7 @@ class _Pairs:
             return None
         why = "one of its inputs can't be read" if unknown else "the application gave it other arguments"
         text = "{task} left other contents in {handle} than in the reference schedule; " + why
-        return finding_of(Kind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
+        return finding_of(FaultKind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
 
     def _beside(self, task: int) -> NDArray[np.int64]:
         """Return the tasks that ran on the other side of this one than in the reference schedule, or beside it."""
@@ -338,23 +340,23 @@ class _Pairs:
             return _Origin.ORDERED_SUM if is_starpus_sum else _Origin.HANDED_ON
         return _Origin.APPLICATION if self._application_may_have_written(access) else _Origin.NOBODY
 
-    def _input(self, schedule: str, access: int, origin: _Origin) -> Finding:
+    def _input(self, schedule: str, access: int, origin: _Origin) -> ProgramFinding:
         text = "{task} found other contents in {handle} than in the reference schedule, "
         if origin is _Origin.OUTSIDE:
             text += "and no task of its process had written it"
-            return finding_of(Kind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
+            return finding_of(FaultKind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
         if origin is _Origin.ORDERED_SUM:
             text += "although all tasks that add to it had equal inputs, and the same order: one of them reads or "
             text += "shares something that it doesn't declare"
-            return finding_of(Kind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
+            return finding_of(FaultKind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
         writer, reader = self.other.writer(access), int(self.other.task[access])
         suspects = tuple(self.other.name(task) for task in ran_between(self.other, writer, reader).tolist())
         text += "although the last task that declares to write it had left the same: "
-        kind = Kind.INPUT_CHANGED
+        kind = FaultKind.INPUT_CHANGED
         if origin is _Origin.NOBODY:
             text += "another task writes it without declaring that"
         else:
-            kind = Kind.INPUT_FROM_OUTSIDE
+            kind = FaultKind.INPUT_FROM_OUTSIDE
             text += "the application or a message has changed it since, or a task that doesn't declare that"
         return finding_of(kind, schedule, self.other, access, text, suspects=suspects)
 

@@ -69,7 +69,7 @@ def parse_tolerance(text: str | None, element_type: str | None) -> Tolerance | N
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ElementDifference:
     """The first number, or the first element, that differs: where it is, both of them as text, and how many differ."""
 
     element: int
@@ -80,7 +80,9 @@ class Difference:
     off_by: str = ""
 
 
-def beyond(tolerance: Tolerance, expected: NDArray[np.floating], found: NDArray[np.floating]) -> Difference | None:
+def beyond(
+    tolerance: Tolerance, expected: NDArray[np.floating], found: NDArray[np.floating]
+) -> ElementDifference | None:
     """Return the first of two equally long rows of numbers that is further off than the tolerance; None if none is.
 
     Equal numbers are within every tolerance, and so are two NaN. A NaN, or an infinity, and another number aren't.
@@ -98,10 +100,12 @@ def beyond(tolerance: Tolerance, expected: NDArray[np.floating], found: NDArray[
         return None
     index = int(np.argmax(wrong))
     off_by = "" if not finite[index] else f"{distance[index]:.3g} {tolerance.unit}"
-    return Difference(index, _number(expected[index]), _number(found[index]), int(wrong.sum()), len(wrong), off_by)
+    return ElementDifference(
+        index, _number(expected[index]), _number(found[index]), int(wrong.sum()), len(wrong), off_by
+    )
 
 
-def first_difference(expected: bytes, found: bytes, element_bytes: int) -> Difference | None:
+def first_difference(expected: bytes, found: bytes, element_bytes: int) -> ElementDifference | None:
     """Return the first element of two equally long contents whose bytes differ; None if all are equal."""
     one, other = (np.frombuffer(content, np.uint8).reshape(-1, element_bytes) for content in (expected, found))
     differs = (one != other).any(axis=1)
@@ -109,7 +113,7 @@ def first_difference(expected: bytes, found: bytes, element_bytes: int) -> Diffe
         return None
     index = int(np.argmax(differs))
     texts = [_element(values[index].tobytes()) for values in (one, other)]
-    return Difference(index, texts[0], texts[1], int(differs.sum()), len(differs))
+    return ElementDifference(index, texts[0], texts[1], int(differs.sum()), len(differs))
 
 
 def _element(content: bytes) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from starpullm.probe.flow import Flow
+from starpullm.probe.program_tasks import TaskFlow
 
 _MAX_SUSPECTS = 5
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """What is wrong; the value is the word of reports and of ``--json``."""
 
     OUTPUT_DIFFERS = "output differs"
@@ -39,23 +39,34 @@ class Kind(Enum):
     @property
     def is_note(self) -> bool:
         """Whether it is only worth knowing: no result of this program depends on it here."""
-        return self in (Kind.LEFT_UNWRITTEN, Kind.NEVER_CHANGED, Kind.NOT_CHECKED)
+        return self in (FaultKind.LEFT_UNWRITTEN, FaultKind.NEVER_CHANGED, FaultKind.NOT_CHECKED)
 
     @property
     def is_declaration(self) -> bool:
         """Whether a task does something else than it declares, which alone changes no result of this program here."""
-        declared = (Kind.READ_WRITTEN, Kind.WRITTEN_READ, Kind.SCRATCH_READ, Kind.NOT_WRITTEN, Kind.PARTLY_WRITTEN)
-        seen = (Kind.UNDECLARED_READ, Kind.UNDECLARED_WRITE, Kind.CHANGED_BETWEEN)
-        return self in (*declared, *seen, Kind.POISONED_ENDING)
+        declared = (
+            FaultKind.READ_WRITTEN,
+            FaultKind.WRITTEN_READ,
+            FaultKind.SCRATCH_READ,
+            FaultKind.NOT_WRITTEN,
+            FaultKind.PARTLY_WRITTEN,
+        )
+        seen = (FaultKind.UNDECLARED_READ, FaultKind.UNDECLARED_WRITE, FaultKind.CHANGED_BETWEEN)
+        return self in (*declared, *seen, FaultKind.POISONED_ENDING)
 
     @property
     def forbids_comparison(self) -> bool:
         """Whether the program has no single result that schedules could be compared with, as far as can be told."""
-        return self in (Kind.NOT_DETERMINISTIC, Kind.CHANGING_INPUT, Kind.OTHER_TASKS, Kind.NOT_BOUNDED)
+        return self in (
+            FaultKind.NOT_DETERMINISTIC,
+            FaultKind.CHANGING_INPUT,
+            FaultKind.OTHER_TASKS,
+            FaultKind.NOT_BOUNDED,
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProgramFinding:
     """One fault, and where it was seen.
 
     ``schedule`` is the run in which it was seen. ``task`` is a number in the order of submission, ``codelet`` its name;
@@ -63,7 +74,7 @@ class Finding:
     to it, by name. ``rank`` is -1 in a program without ranks; each rank numbers its own tasks and handles.
     """
 
-    kind: Kind
+    kind: FaultKind
     schedule: str
     sentence: str
     task: int = -1
@@ -92,18 +103,20 @@ class Finding:
         return f"{self.kind.value}: {self.sentence}{suspects}{more} [{where}]"
 
 
-def finding_of(kind: Kind, schedule: str, flow: Flow, access: int, text: str, **members: object) -> Finding:
+def finding_of(
+    kind: FaultKind, schedule: str, flow: TaskFlow, access: int, text: str, **members: object
+) -> ProgramFinding:
     """Return a finding about an access; ``{task}`` and ``{handle}`` in the text are replaced by names."""
     task, handle = int(flow.task[access]), int(flow.handle[access])
     sentence = text.replace("{task}", flow.name(task)).replace("{handle}", flow.handle_name(handle))
     codelet = flow.log.names[int(flow.codelet[task])]
     rank = int(flow.log.header["rank"])
-    return Finding(kind, schedule, sentence, task, codelet, handle, rank=rank, **members)  # type: ignore[arg-type]
+    return ProgramFinding(kind, schedule, sentence, task, codelet, handle, rank=rank, **members)  # type: ignore[arg-type]
 
 
-def first_of_each(findings: list[Finding]) -> list[Finding]:
+def first_of_each(findings: list[ProgramFinding]) -> list[ProgramFinding]:
     """Return the first finding of each kind and codelet, with the number of all of them."""
-    grouped: dict[tuple[Kind, str], list[Finding]] = {}
+    grouped: dict[tuple[FaultKind, str], list[ProgramFinding]] = {}
     for finding in findings:
         grouped.setdefault((finding.kind, finding.codelet), []).append(finding)
     return [replace(same[0], count=len(same)) for same in grouped.values()]

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from starpullm.errors import FormatError
 from starpullm.files.header import file_errors
 from starpullm.files.kinds import expecting
-from starpullm.probe.findings import Finding, Kind
+from starpullm.probe.findings import FaultKind, ProgramFinding
 
-_KINDS = {kind.value: kind for kind in Kind if kind.is_declaration}
+_KINDS = {kind.value: kind for kind in FaultKind if kind.is_declaration}
 
 
 class Intended(NamedTuple):
@@ -52,8 +52,8 @@ def _entry(where: str, entry: object) -> Intended:
 
 
 def split_intended(
-    findings: Iterable[Finding], entries: Iterable[Intended]
-) -> tuple[list[Finding], tuple[str, ...], tuple[str, ...]]:
+    findings: Iterable[ProgramFinding], entries: Iterable[Intended]
+) -> tuple[list[ProgramFinding], tuple[str, ...], tuple[str, ...]]:
     """Return the findings that no entry is about, the others with their reasons, and the entries without any."""
     unused = dict.fromkeys(entries)
     known, left, excused = list(unused), [], []

@@ -11,8 +11,8 @@ from starpullm.checks.dependencies.observed_order import observe
 from starpullm.checks.result import MAX_LISTED
 from starpullm.errors import InvalidArgumentError
 from starpullm.files import probe_log
-from starpullm.probe.findings import Finding, Kind
-from starpullm.probe.flow import Flow
+from starpullm.probe.findings import FaultKind, ProgramFinding
+from starpullm.probe.program_tasks import TaskFlow
 from starpullm.trace import AccessMode, HandleInfo, Trace
 
 _MOST_TASKS = 200_000
@@ -20,7 +20,7 @@ _MOST_TASKS = 200_000
 _CLAIM = "whether tasks started only after those that they have to wait for"
 
 
-def trace_of(flow: Flow) -> Trace:
+def trace_of(flow: TaskFlow) -> Trace:
     """Return a task flow as a trace: accesses whose order StarPU may choose are contributions, which commute.
 
     Scratch memory and what isn't sequentially consistent has no order, and is left out.
@@ -50,17 +50,17 @@ def trace_of(flow: Flow) -> Trace:
     return Trace(tasks, accesses, flow.log.names, handles)
 
 
-def broken_order(schedule: str, flow: Flow) -> Iterator[Finding]:
+def broken_order(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
     """Yield pairs of tasks of which the second started before the end of the first, for which it has to wait."""
     flow = flow.truncated(flow.num_submitted)
     if flow.num_tasks > _MOST_TASKS:
         why = f"there are {flow.num_tasks} tasks, and it is looked at up to {_MOST_TASKS}"
-        yield Finding(Kind.NOT_CHECKED, schedule, f"{_CLAIM}: {why}")
+        yield ProgramFinding(FaultKind.NOT_CHECKED, schedule, f"{_CLAIM}: {why}")
         return
     try:
         violations = observe(trace_of(flow)).violations
     except InvalidArgumentError as error:
-        yield Finding(Kind.NOT_CHECKED, schedule, f"{_CLAIM}: {error}")
+        yield ProgramFinding(FaultKind.NOT_CHECKED, schedule, f"{_CLAIM}: {error}")
         return
     for path in violations[:MAX_LISTED]:
         before, after = path[0].before, path[-1].after
@@ -68,4 +68,4 @@ def broken_order(schedule: str, flow: Flow) -> Iterator[Finding]:
             f"{flow.name(after)} started {flow.end_ns[before] - flow.start_ns[after]} ns before the end of "
             f"{flow.name(before)}, for which it has to wait because of handle {path[0].handle}"
         )
-        yield Finding(Kind.ORDER, schedule, sentence, after, flow.log.names[int(flow.codelet[after])])
+        yield ProgramFinding(FaultKind.ORDER, schedule, sentence, after, flow.log.names[int(flow.codelet[after])])

@@ -14,8 +14,8 @@ import numpy as np
 from starpullm.checks.source_line import source_line
 from starpullm.errors import FormatError
 from starpullm.files.header import reading
-from starpullm.probe.findings import Finding
-from starpullm.probe.flow import Flow, element_at, element_name
+from starpullm.probe.findings import ProgramFinding
+from starpullm.probe.program_tasks import TaskFlow, element_at, element_name
 
 _Parsed = TypeVar("_Parsed")
 _SYSTEM_LIBRARIES = (
@@ -74,7 +74,7 @@ def _line(frame: Frame) -> tuple[str, str]:
     return "", ""
 
 
-def with_places(findings: Sequence[Finding], flows: Mapping[int, Flow]) -> list[Finding]:
+def with_places(findings: Sequence[ProgramFinding], flows: Mapping[int, TaskFlow]) -> list[ProgramFinding]:
     """Return findings with the places at which their tasks were submitted and their handles registered.
 
     ``flows`` are those of a run that has recorded stacks, by rank.
@@ -103,11 +103,11 @@ def _stack(columns: list[str]) -> tuple[int, tuple[Frame, ...]]:
     return int(columns[0]), frames_of(columns[1:])
 
 
-def _places(finding: Finding, flow: Flow, stacks: Mapping[int, tuple[Frame, ...]]) -> Iterator[str]:
+def _places(finding: ProgramFinding, flow: TaskFlow, stacks: Mapping[int, tuple[Frame, ...]]) -> Iterator[str]:
     task, handle = finding.task, finding.handle
     if not 0 <= task < flow.num_submitted or finding.codelet not in ("", flow.log.names[int(flow.codelet[task])]):
         return  # the runs don't have it in common
-    submitted = _own_place(stacks, int(flow.log.tasks["stack"][flow.tasks[task]]))
+    submitted = _place_in_program(stacks, int(flow.log.tasks["stack"][flow.tasks[task]]))
     if submitted:
         yield f"submitted {submitted}"
     accesses = np.flatnonzero(flow.handle[flow.first[task] : flow.first[task + 1]] == handle)
@@ -115,7 +115,7 @@ def _places(finding: Finding, flow: Flow, stacks: Mapping[int, tuple[Frame, ...]
         yield f"handle {handle} is its access {accesses[0]}{_registration(flow, handle, stacks)}"
 
 
-def _registration(flow: Flow, handle: int, stacks: Mapping[int, tuple[Frame, ...]]) -> str:
+def _registration(flow: TaskFlow, handle: int, stacks: Mapping[int, tuple[Frame, ...]]) -> str:
     """Return where a handle was registered, or the one of which it is a part, and which; nothing if that isn't known.
 
     StarPU doesn't tell a part's parent: it is the last registered handle before with this memory.
@@ -124,17 +124,17 @@ def _registration(flow: Flow, handle: int, stacks: Mapping[int, tuple[Frame, ...
     handles = flow.log.handles
     part = handles[of_log]
     if part["stack"]:
-        place = _own_place(stacks, int(part["stack"]))
+        place = _place_in_program(stacks, int(part["stack"]))
         return f", registered {place}" if place else ""
     for whole in handles[:of_log][::-1]:
         element = element_at(whole, int(part["address"])) if whole["stack"] and part["address"] else None
         if element is not None:
-            place = _own_place(stacks, int(whole["stack"]))
+            place = _place_in_program(stacks, int(whole["stack"]))
             return f", a part, from {element_name(whole, element)} on, of the one registered {place}" if place else ""
     return ""
 
 
-def _own_place(stacks: Mapping[int, tuple[Frame, ...]], number: int) -> str:
+def _place_in_program(stacks: Mapping[int, tuple[Frame, ...]], number: int) -> str:
     """Return the innermost place of the program's own in a stack, and from where that was called; or nothing."""
     own = [frame for frame in stacks.get(number, ()) if frame.is_own]
     places = [frame.place() for frame in own[:2]]

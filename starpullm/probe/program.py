@@ -18,7 +18,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.probe.surroundings import standard_input
 from starpullm.probe.watch import ProcessWatch
 from starpullm.processes.endings import signal_name
-from starpullm.processes.job import JOB_VARIABLE, job_variable, launched, new_place
+from starpullm.processes.job import JOB_VARIABLE, job_variable, launched, new_job_directories
 from starpullm.processes.mpirun import mpi_parameters, outside_of_jobs
 from starpullm.processes.stacks import native_stacks
 
@@ -105,19 +105,19 @@ def run_program(
     path = find_program(command[0])
     start = time.monotonic()
     with ExitStack() as stack:
-        place = stack.enter_context(new_place(places))
+        directories = stack.enter_context(new_job_directories(places))
         variables = {
             **outside_of_jobs(os.environ, on_this_machine=False),
             **environment,
-            **mpi_parameters(place.directory, place.memory),
+            **mpi_parameters(directories.directory, directories.memory),
             "OMPI_MCA_odls_base_sigkill_timeout": "1",  # where ranks were is in their logs
-            JOB_VARIABLE: job_variable(os.environ, place.name),
+            JOB_VARIABLE: job_variable(os.environ, directories.name),
         }
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         pipes["stdin"] = stack.enter_context(standard_input(logs.parent / "stdin", variables))
         try:
             with without_random_addresses():
-                process = stack.enter_context(launched([path, *command[1:]], place, env=variables, **pipes))
+                process = stack.enter_context(launched([path, *command[1:]], directories, env=variables, **pipes))
         except OSError as error:
             raise InvalidArgumentError(f"{path}: can't be started: {error.strerror}") from error
         watch = stack.enter_context(closing(ProcessWatch(logs)))

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from starpullm.errors import InvalidArgumentError
 from starpullm.files import probe_log
 from starpullm.files.probe_log import read_probe_log
-from starpullm.probe.flow import Flow, flow_of
-from starpullm.probe.linkage import explain_missing_log, launcher_of, program_of, starpu_in, starpu_of
+from starpullm.probe.diagnose_missing_log import explain_missing_log, launcher_of, program_of, starpu_in, starpu_of
+from starpullm.probe.probe_schedules import ProbeSchedule
 from starpullm.probe.program import ProgramEnding, run_program
-from starpullm.probe.schedules import Schedule
+from starpullm.probe.program_tasks import TaskFlow, flow_of
 from starpullm.processes.endings import signal_name
 
 _LISTED = 8
@@ -38,9 +38,9 @@ _CALIBRATION_SECONDS = 60.0
 class RecordedRun:
     """A schedule, the program's ending, and the task flow of each rank; of a program without ranks, that of -1."""
 
-    schedule: Schedule
+    schedule: ProbeSchedule
     ending: ProgramEnding
-    flows: Mapping[int, Flow]
+    flows: Mapping[int, TaskFlow]
     num_workers: int
     """The fewest of a process."""
     surroundings: tuple[str, ...]
@@ -75,7 +75,7 @@ class RecordedRun:
         parts += [f"rank {rank} hadn't started StarPU" for rank in self.missing_ranks]
         return f"{text}: {', '.join(parts)}" if parts else text
 
-    def _running(self, ranks: Mapping[int, Flow]) -> Iterator[str]:
+    def _running(self, ranks: Mapping[int, TaskFlow]) -> Iterator[str]:
         for rank, flow in ranks.items():
             tasks = running_tasks(flow)
             if len(tasks):
@@ -83,7 +83,7 @@ class RecordedRun:
             elif int(flow.log.header["ended"]) == 0:
                 yield f"rank {rank} was running no task"
 
-    def _culprits(self, ranks: Mapping[int, Flow]) -> Iterator[str]:
+    def _culprits(self, ranks: Mapping[int, TaskFlow]) -> Iterator[str]:
         """Yield the ranks that ended by a fault, the first one first; those that the launcher then ended are left out.
 
         A rank that was killed leaves nothing. Open MPI's mpirun names it; otherwise it is the one that ended first.
@@ -105,7 +105,7 @@ class RecordedRun:
             yield f"rank {rank} {faults[rank]}"
 
 
-def _fault(flow: Flow) -> str:
+def _fault(flow: TaskFlow) -> str:
     """Return how a process ended, if that is a fault and it could say so."""
     header = flow.log.header
     if header["ended"] == probe_log.ENDED_BY_SIGNAL:
@@ -117,7 +117,7 @@ def _fault(flow: Flow) -> str:
 
 def record(
     command: Sequence[str],
-    schedule: Schedule,
+    schedule: ProbeSchedule,
     folder: Path,
     num_workers: int,
     time_limit: float,
@@ -126,7 +126,7 @@ def record(
 ) -> RecordedRun:
     """Run the program under a schedule, and read what it recorded into the folder, which is made.
 
-    ``keep`` is that of `Schedule.environment`. If this process is killed meanwhile, the program is killed, and
+    ``keep`` is that of `ProbeSchedule.environment`. If this process is killed meanwhile, the program is killed, and
     ``temporary`` folders are removed. The ends of the program's output come into the folder, too.
     """
     folder.mkdir()
@@ -138,7 +138,7 @@ def record(
     folders, starpu = sorted(folder.glob("probe-*")), starpu_in(folder)
     if not folders or starpu is None:
         raise InvalidArgumentError(explain_missing_log(command, ending, folder, environment))
-    flows: dict[int, Flow] = {}
+    flows: dict[int, TaskFlow] = {}
     for path in folders:
         log = read_probe_log(path)
         if log.header["write_error"]:
@@ -186,12 +186,12 @@ def calibrate(command: Sequence[str], environment: Mapping[str, str]) -> None:
             )
 
 
-def running_tasks(flow: Flow) -> NDArray[np.int64]:
+def running_tasks(flow: TaskFlow) -> NDArray[np.int64]:
     """Return the tasks that had started and not ended."""
     return np.flatnonzero((flow.start_ns >= 0) & (flow.end_ns < 0) & flow.has_function)
 
 
-def last_moments(flow: Flow) -> list[str]:
+def last_moments(flow: TaskFlow) -> list[str]:
     """Return lines about a process that didn't end by itself: tasks that had run, were running or ready, its stack."""
     ready = np.flatnonzero((flow.ready_ns >= 0) & (flow.start_ns < 0))
     lines = [
@@ -207,7 +207,7 @@ def last_moments(flow: Flow) -> list[str]:
     return lines
 
 
-def _names(flow: Flow, tasks: NDArray[np.int64]) -> str:
+def _names(flow: TaskFlow, tasks: NDArray[np.int64]) -> str:
     names = [flow.name(task) for task in tasks[:_LISTED].tolist()]
     if len(tasks) > _LISTED:
         names.append(f"and {len(tasks) - _LISTED} more")

@@ -11,19 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from starpullm.errors import InvalidArgumentError
-from starpullm.probe import schedules
-from starpullm.probe.linkage import place_of_program
+from starpullm.probe import probe_schedules
+from starpullm.probe.diagnose_missing_log import index_of_program
+from starpullm.probe.probe_schedules import ProbeSchedule, waiting
 from starpullm.probe.program import find_program, without_random_addresses
 from starpullm.probe.recorded import calibrate
-from starpullm.probe.schedules import Schedule, waiting
 
 _PERTURBED = re.compile(r"seed (\d+), (\d+) workers?, (\d+) us")
 _WAITING = re.compile(r"reference schedule, task (\d+) waits for task (\d+)")
 
 
-def schedule_of(words: str) -> Schedule:
+def schedule_of(words: str) -> ProbeSchedule:
     """Return the schedule that a probe calls so, where it says how to run it again."""
-    known = {one.name: one for one in schedules.STANDARD}
+    known = {one.name: one for one in probe_schedules.STANDARD}
     if words in known:
         return known[words]
     if found := _WAITING.fullmatch(words):
@@ -35,7 +35,7 @@ def schedule_of(words: str) -> Schedule:
             f"us”, or one of {', '.join(known)}"
         )
     seed, workers, delay_us = map(int, found.groups())
-    return Schedule(words, seed, workers, delay_us)
+    return ProbeSchedule(words, seed, workers, delay_us)
 
 
 def replay_program(
@@ -46,8 +46,8 @@ def replay_program(
     ``wrapper`` is a command that is put before the program, behind a launcher of ranks. What is recorded is removed.
     """
     schedule = replace(schedule_of(words), ordered=sums == "ordered")
-    place = place_of_program(command)
-    whole = [*command[:place], *wrapper, *command[place:]]
+    directories = index_of_program(command)
+    whole = [*command[:directories], *wrapper, *command[directories:]]
     whole[0] = find_program(whole[0])
     with tempfile.TemporaryDirectory(prefix="starpullm-probe-", ignore_cleanup_errors=True) as directory:
         folder = Path(directory) / "run"

@@ -9,16 +9,16 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from starpullm.probe.findings import Finding, Kind
-from starpullm.probe.flow import Flow
+from starpullm.probe.findings import FaultKind, ProgramFinding
 from starpullm.probe.places import Frame, frames_of, read_lines
+from starpullm.probe.program_tasks import TaskFlow
 
 PROTECTION_SECONDS = 5e-6
 """Of a call of mprotect for one row of a tile: 2 µs in the kernel on the machine of docs/probe.md, and a wait for other
 threads of the process, which take part in it."""
 
 
-class _Access(NamedTuple):
+class _LoggedAccess(NamedTuple):
     """What one line of the log says; task and handle are numbers of the log."""
 
     task: int
@@ -29,12 +29,12 @@ class _Access(NamedTuple):
     frames: tuple[Frame, ...]
 
 
-def _access(columns: list[str]) -> _Access:
+def _access(columns: list[str]) -> _LoggedAccess:
     task, handle, element, kind, declared, *rest = columns
-    return _Access(int(task), int(handle), int(element), kind == "w", declared == "1", frames_of(rest))
+    return _LoggedAccess(int(task), int(handle), int(element), kind == "w", declared == "1", frames_of(rest))
 
 
-def undeclared_accesses(schedule: str, flow: Flow) -> Iterator[Finding]:
+def undeclared_accesses(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
     """Yield the first access of each task to each handle that it doesn't declare, and the first write as well."""
     handles = {of_log: handle for handle, of_log in enumerate(flow.handle_of_log.tolist())}
     seen: set[tuple[int, int, bool]] = set()
@@ -47,7 +47,7 @@ def undeclared_accesses(schedule: str, flow: Flow) -> Iterator[Finding]:
         yield _finding(schedule, flow, task, handle, access)
 
 
-def protections(flow: Flow) -> int:
+def protections(flow: TaskFlow) -> int:
     """Return how often a run that is watched opens and closes pages of what tasks declare: rows apart by themselves."""
     handles = flow.log.handles
     sizes, gap = handles["sizes"], handles["strides"][:, 1] - handles["sizes"][:, 0] * handles["element_bytes"]
@@ -55,18 +55,18 @@ def protections(flow: Flow) -> int:
     return 2 * int(rows[flow.handle_of_log[flow.handle]].sum())
 
 
-def _finding(schedule: str, flow: Flow, task: int, handle: int, access: _Access) -> Finding:
+def _finding(schedule: str, flow: TaskFlow, task: int, handle: int, access: _LoggedAccess) -> ProgramFinding:
     does = "writes" if access.is_write else "reads"
     text = f"{flow.name(task)} {does} {flow.element_name(handle, access.element)} of {flow.handle_name(handle)}"
-    kind = Kind.UNDECLARED_WRITE if access.is_write else Kind.UNDECLARED_READ
+    kind = FaultKind.UNDECLARED_WRITE if access.is_write else FaultKind.UNDECLARED_READ
     text += ", which it declares to read only" if access.is_declared else ", which it doesn't declare"
     if access.is_declared:
-        kind = Kind.READ_WRITTEN
+        kind = FaultKind.READ_WRITTEN
     place = _place(access.frames)
     codelet = flow.log.names[int(flow.codelet[task])]
     rank = int(flow.log.header["rank"])
     sentence = f"{text}, {place}" if place else text
-    return Finding(kind, schedule, sentence, task, codelet, handle, rank=rank, element=access.element)
+    return ProgramFinding(kind, schedule, sentence, task, codelet, handle, rank=rank, element=access.element)
 
 
 def _place(frames: Sequence[Frame]) -> str:
@@ -90,7 +90,7 @@ class Watched:
     handles_left_out: int = 0
 
     @classmethod
-    def of(cls, flows: Sequence[Flow]) -> Self:
+    def of(cls, flows: Sequence[TaskFlow]) -> Self:
         """Return what the ranks of a run counted."""
         members = ("watched_bytes", "handle_bytes", "watched_tasks", "unwatched_handles")
         watched, total, tasks, left_out = (sum(int(flow.log.header[name]) for flow in flows) for name in members)

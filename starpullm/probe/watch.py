@@ -7,7 +7,7 @@ import select
 import time
 from pathlib import Path
 
-from starpullm.processes.guard import process_end
+from starpullm.processes.reaper import process_end
 from starpullm.processes.stacks import native_stacks
 
 _POLL_MS = 50

@@ -34,10 +34,10 @@ from starpullm.errors import InvalidArgumentError, RuntimeFailureError, Starpull
 from starpullm.options import MAX_SECONDS
 from starpullm.processes import Comm
 from starpullm.processes.endings import Completed, Crashed, Job, JobEnding, Stopped
-from starpullm.processes.guard import start_of
 from starpullm.processes.job import run_job
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import guarded, meet, world
+from starpullm.processes.reaper import start_of
 
 Service: TypeAlias = AbstractContextManager[tuple[Any, Callable[[Any], Any]]]
 """What a child runs: yields a value for the parent, and the function that answers a request.

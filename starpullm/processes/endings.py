@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from starpullm.errors import RuntimeFailureError
-from starpullm.processes.progress import Failure, Phase
+from starpullm.processes.progress import Phase, RankFailure
 
 _STARPU_ABORT = re.compile(r"^\[starpu\].*\[(?:abort|assert failure)\].*$", re.MULTILINE)
 _TAIL_LINES = 40  # of a rank's output, in an ending's text; Python's stacks of a few threads fit
@@ -35,7 +35,7 @@ class RankReport:
     status: int | None
     """Negative for a signal; None if the rank was running when the job was stopped."""
     phase: Phase | None
-    failure: Failure | None
+    failure: RankFailure | None
     stdout: str = ""
     stderr: str = ""
     native_stacks: str = ""

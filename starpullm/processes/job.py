@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from starpullm.errors import RuntimeFailureError
-from starpullm.processes import guard, keeper
+from starpullm.processes import rank_wrapper, reaper
 from starpullm.processes.endings import Completed, Crashed, ExitedWith, Job, JobEnding, RankReport, Stopped, TimedOut
 from starpullm.processes.mpirun import mpi_parameters, mpirun_here, outside_of_jobs
 from starpullm.processes.progress import DIRECTORY_VARIABLE, read_failures, read_phases
@@ -56,26 +56,26 @@ def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
 
     Another thread sets `stop` to have the job killed before its time limit.
     """
-    with new_place() as place:
-        ranks = place.directory / "ranks"
+    with new_job_directories() as directories:
+        ranks = directories.directory / "ranks"
         ranks.mkdir()
-        (place.directory / "tmp").mkdir()
+        (directories.directory / "tmp").mkdir()
         start = time.monotonic()
         left_running: list[str] = []
         stacks: dict[int, str] = {}
-        with _started(job, place) as process:
-            ended = _wait(process, place, job.ranks or 1, start + job.time_limit, stop)
+        with _started(job, directories) as process:
+            ended = _wait(process, directories, job.ranks or 1, start + job.time_limit, stop)
             seconds = time.monotonic() - start
             failure = _first_failure(ranks)
             reports = _read_reports(job, ranks)
             if ended:
-                left_running = _describe_remaining(place.name, process.pid)
+                left_running = _describe_remaining(directories.name, process.pid)
             else:
-                stacks = _native_stacks(place)
+                stacks = _native_stacks(directories)
         for rank, report in reports.items():
             stdout, stderr = _text(ranks / f"{rank}.stdout"), _text(ranks / f"{rank}.stderr")
             reports[rank] = replace(report, stdout=stdout, stderr=stderr, native_stacks=stacks.get(rank, ""))
-        common = (job, seconds, reports, _text(place.directory / "launcher"), tuple(left_running))
+        common = (job, seconds, reports, _text(directories.directory / "launcher"), tuple(left_running))
     if failure is None and ended and process.returncode != 0:
         failure = process.returncode, None
     if failure is not None:
@@ -88,7 +88,7 @@ def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
     return Stopped(*common) if stop is not None and stop.is_set() else TimedOut(*common)
 
 
-class Place(NamedTuple):
+class JobDirectories(NamedTuple):
     """What a job has for itself while it runs."""
 
     name: str
@@ -100,23 +100,23 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def new_place(others: Sequence[Path] = ()) -> Iterator[Place]:
-    """Make a job's place, and remove it afterwards.
+def new_job_directories(others: Sequence[Path] = ()) -> Iterator[JobDirectories]:
+    """Make a job's directories, and remove them afterwards.
 
-    If this process is killed meanwhile, the job's processes are killed, and the place and other directories removed.
+    If this process is killed meanwhile, the job's processes are killed, and these and other directories removed.
     """
     name = uuid.uuid4().hex
     with _temporary_directory() as directory:
-        own_memory = _temporary_directory(_MEMORY) if os.access(_MEMORY, os.W_OK) else nullcontext(directory)
+        shared_memory = _temporary_directory(_MEMORY) if os.access(_MEMORY, os.W_OK) else nullcontext(directory)
         with (
-            own_memory as memory,
-            guard.ended_with_this_process(JOB_VARIABLE, name, (*others, directory, memory)),
+            shared_memory as memory,
+            reaper.ended_with_this_process(JOB_VARIABLE, name, (*others, directory, memory)),
         ):
-            yield Place(name, directory, memory)
+            yield JobDirectories(name, directory, memory)
 
 
 @contextmanager
-def launched(command: Sequence[str], place: Place, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def launched(command: Sequence[str], directories: JobDirectories, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Start a job's first process, in a session of its own; afterwards kill all processes.
 
     Options are those of ``Popen``; without ``stdin`` there is none.
@@ -125,10 +125,10 @@ def launched(command: Sequence[str], place: Place, **options: Any) -> Iterator[s
     try:
         yield process
     finally:
-        left = guard.kill_all(lambda: processes_of(place.name), process)
+        left = reaper.kill_all(lambda: processes_of(directories.name), process)
         if left:
             raise RuntimeFailureError(
-                f"job: processes {', '.join(map(str, left))} run {guard.KILL_SECONDS:g} s after they were killed, "
+                f"job: processes {', '.join(map(str, left))} run {reaper.KILL_SECONDS:g} s after they were killed, "
                 "expected none"
             )
         process.wait()
@@ -141,7 +141,7 @@ def job_variable(base: Mapping[str, str], name: str) -> str:
 
 
 def job_environment(job: Job, base: Mapping[str, str], name: str, directory: Path, memory: Path) -> dict[str, str]:
-    """Return the environment of a job's processes; the last three are those of its `Place`."""
+    """Return the environment of a job's processes; the last three are those of its `JobDirectories`."""
     return {
         "PYTHONFAULTHANDLER": "1",  # Python's stack of every thread at a crash
         **outside_of_jobs(base, on_this_machine=True),
@@ -155,7 +155,7 @@ def job_environment(job: Job, base: Mapping[str, str], name: str, directory: Pat
 
 def processes_of(name: str) -> list[int]:
     """Return the processes of a job, and of jobs inside it, by the name in their environment."""
-    return guard.processes_with(JOB_VARIABLE, name)
+    return reaper.processes_with(JOB_VARIABLE, name)
 
 
 @contextmanager
@@ -165,21 +165,25 @@ def _temporary_directory(parent: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def _started(job: Job, place: Place) -> Iterator[subprocess.Popen[bytes]]:
-    environment = job_environment(job, os.environ, *place)
-    command = [sys.executable, "-I", "-S", keeper.__file__, str(place.directory / "ranks"), *job.command]
+def _started(job: Job, directories: JobDirectories) -> Iterator[subprocess.Popen[bytes]]:
+    environment = job_environment(job, os.environ, *directories)
+    command = [sys.executable, "-I", "-S", rank_wrapper.__file__, str(directories.directory / "ranks"), *job.command]
     if job.ranks is not None:
         exported = [*job.environment, JOB_VARIABLE, DIRECTORY_VARIABLE]
         command = [*mpirun_here(job.ranks, exported, environment.get("PATH")), *command]
     with (
-        (place.directory / "launcher").open("wb") as output,
-        launched(command, place, stdout=output, stderr=output, env=environment) as process,
+        (directories.directory / "launcher").open("wb") as output,
+        launched(command, directories, stdout=output, stderr=output, env=environment) as process,
     ):
         yield process
 
 
 def _wait(
-    process: subprocess.Popen[bytes], place: Place, count: int, limit: float, stop: threading.Event | None
+    process: subprocess.Popen[bytes],
+    directories: JobDirectories,
+    count: int,
+    limit: float,
+    stop: threading.Event | None,
 ) -> bool:
     """Wait for the end of a job; False if it has to be killed: by a time limit, or because `stop` is set.
 
@@ -187,12 +191,12 @@ def _wait(
     other ranks are asked to end, and the end of all ranks is enough. mpirun takes longer for both, because it waits as
     long as `mpi_parameters` says, needed or not.
     """
-    ranks = place.directory / "ranks"
+    ranks = directories.directory / "ranks"
     failed = None
     asked = False
     changed = -1
     poll = select.poll()
-    end = guard.process_end(process.pid)
+    end = reaper.process_end(process.pid)
     try:
         poll.register(end, select.POLLIN)
         while not poll.poll(_POLL_SECONDS * 1000):
@@ -208,7 +212,7 @@ def _wait(
                 return False
             if failed is not None and ended and not asked and now > failed + _LEAVE_SECONDS:
                 asked = True
-                for survivor in _running(place, ended).values():
+                for survivor in _running(directories, ended).values():
                     with suppress(ProcessLookupError):
                         os.kill(survivor, signal.SIGTERM)
     finally:
@@ -217,18 +221,18 @@ def _wait(
     return True
 
 
-def _running(place: Place, ended: Container[int]) -> dict[int, int]:
+def _running(directories: JobDirectories, ended: Container[int]) -> dict[int, int]:
     """Return the processes of the ranks that haven't ended."""
-    processes = processes_of(place.name)
-    pids = {int(path.stem): int(path.read_text("ascii")) for path in (place.directory / "ranks").glob("*.pid")}
+    processes = processes_of(directories.name)
+    pids = {int(path.stem): int(path.read_text("ascii")) for path in (directories.directory / "ranks").glob("*.pid")}
     return {rank: pid for rank, pid in pids.items() if rank not in ended and pid in processes}
 
 
 def _first_failure(ranks: Path) -> tuple[int, int | None] | None:
     """Return status and rank of the first failure.
 
-    A keeper writes its record before mpirun sees the end of the rank, so ranks that mpirun then kills end later. A rank
-    that leaves with status 0 before the others is a failure if mpirun ends them for that.
+    A rank's wrapper writes its record before mpirun sees the end of the rank, so ranks that mpirun then kills end
+    later. A rank that leaves with status 0 before the others is a failure if mpirun ends them for that.
     """
     endings = _read_endings(ranks)
     events = [(failure.time_ns, failure.status, rank) for rank, failure in read_failures(ranks).items()]
@@ -242,7 +246,7 @@ def _first_failure(ranks: Path) -> tuple[int, int | None] | None:
 
 
 def _read_endings(ranks: Path) -> dict[int, tuple[int, int]]:
-    """Return the keepers' records by rank: exit status, negative for a signal, and CLOCK_MONOTONIC in nanoseconds."""
+    """Return the wrappers' records by rank: exit status, negative for a signal, and CLOCK_MONOTONIC in nanoseconds."""
     endings = {}
     for path in ranks.glob("*.ending"):
         status, time_ns = path.read_text("ascii").split()
@@ -266,10 +270,10 @@ def _read_reports(job: Job, ranks: Path) -> dict[int, RankReport]:
     }
 
 
-def _native_stacks(place: Place) -> dict[int, str]:
+def _native_stacks(directories: JobDirectories) -> dict[int, str]:
     """Return the native stacks of the ranks that run, and make them write Python's to their standard error."""
-    ranks = place.directory / "ranks"
-    running = _running(place, _read_endings(ranks))
+    ranks = directories.directory / "ranks"
+    running = _running(directories, _read_endings(ranks))
     deadline = time.monotonic() + _STACK_SECONDS
     stacks = {rank: native_stacks(pid, max(deadline - time.monotonic(), 0)) for rank, pid in running.items()}
     for pid in running.values():

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from starpullm.errors import MissingDependencyError
-from starpullm.processes.keeper import RANK_AND_SIZE
+from starpullm.processes.rank_wrapper import RANK_AND_SIZE
 
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")
 """The programs that start ranks on the first host and on the others; not those of a scheduler, which it ends."""

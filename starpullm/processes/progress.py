@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from starpullm.processes.keeper import rank_and_size_from_environment, write_whole
+from starpullm.processes.rank_wrapper import rank_and_size_from_environment, write_whole
 
 DIRECTORY_VARIABLE = "STARPULLM_PROGRESS_DIR"
 """Environment variable with the directory of the reports; without it they stay in memory."""
@@ -43,7 +43,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RankFailure:
     """A rank's report of its own failure: its exit status, a sentence (may be empty), and CLOCK_MONOTONIC in ns."""
 
     status: int
@@ -104,9 +104,9 @@ def read_phases(directory: Path) -> dict[int, Phase]:
     return phases
 
 
-def read_failures(directory: Path) -> dict[int, Failure]:
+def read_failures(directory: Path) -> dict[int, RankFailure]:
     """Return the failures that ranks have reported, by rank."""
-    return {int(path.stem): Failure(**json.loads(path.read_text())) for path in directory.glob("*.failure")}
+    return {int(path.stem): RankFailure(**json.loads(path.read_text())) for path in directory.glob("*.failure")}
 
 
 def _path(suffix: str) -> Path | None:

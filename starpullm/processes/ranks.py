@@ -1,6 +1,6 @@
 """What a process does that is one rank of an MPI job: start MPI, compare options with other ranks, and end with them.
 
-``pytest_plugin/ranks.py`` is about pytest on several ranks. mpi4py is imported only where there are several.
+``pytest_plugin/ranked_run.py`` is about pytest on several ranks. mpi4py is imported only where there are several.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from starpullm.errors import (
 )
 from starpullm.processes import Comm, progress
 from starpullm.processes.interrupts import SignalWatch, say
-from starpullm.processes.keeper import RANK_AND_SIZE
 from starpullm.processes.mpirun import host_name
+from starpullm.processes.rank_wrapper import RANK_AND_SIZE
 
 AGREEMENT_SECONDS = 1.0
 """How long a rank that fails waits for the other ranks to fail too, before it ends them by ``MPI_Abort``."""

@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 
 from starpullm.options import RuntimeConfiguration
+from starpullm.pytest_plugin.entries import FAMILIES, FIXTURES, RANK_MARKERS, uses_plugin
 from starpullm.pytest_plugin.fixtures import Checker
-from starpullm.pytest_plugin.items import FAMILIES, FIXTURES, RANK_MARKERS, uses_plugin
-from starpullm.pytest_plugin.options import UnknownMachineError
+from starpullm.pytest_plugin.plugin_options import UnknownMachineError
 from starpullm.pytest_plugin.quiet import keep_coverage_apart, write_nothing
-from starpullm.pytest_plugin.ranks import RankedRun, names_suite, rank_and_size
-from starpullm.pytest_plugin.run import VALIDATION, Validation, validation_of
+from starpullm.pytest_plugin.ranked_run import RankedRun, names_suite, rank_and_size
 from starpullm.pytest_plugin.throughput import Gate
+from starpullm.pytest_plugin.validation import VALIDATION, Validation, validation_of
 
 SHORT_OPTIONS = {"--benchmark": "--starpullm-benchmark", "--with-mpi": "--starpullm-over-ranks"}
 """What the suite's options may also be called, in a run in which nobody else calls one so."""
 
 __all__ = ["FIXTURES", "Checker", "Gate", "Validation", "validation_of"]
 
-pytest_plugins = [f"starpullm.pytest_plugin.{name}" for name in ("options", "fixtures", "throughput")]
+pytest_plugins = [f"starpullm.pytest_plugin.{name}" for name in ("plugin_options", "fixtures", "throughput")]
 
 
 @pytest.hookimpl(wrapper=True)

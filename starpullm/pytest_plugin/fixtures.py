@@ -14,18 +14,18 @@ import pytest
 
 from starpullm.errors import StateError
 from starpullm.options import REDUCTIONS, RuntimeConfiguration
-from starpullm.pytest_plugin.items import entry_of
-from starpullm.pytest_plugin.options import UnknownMachineError
-from starpullm.pytest_plugin.ranks import runs_on_every_rank
-from starpullm.pytest_plugin.run import Validation, validation_of
+from starpullm.pytest_plugin.entries import entry_of
+from starpullm.pytest_plugin.plugin_options import UnknownMachineError
+from starpullm.pytest_plugin.ranked_run import runs_on_every_rank
+from starpullm.pytest_plugin.validation import Validation, validation_of
 
 if TYPE_CHECKING:
     from starpullm import Runtime, Trainer
     from starpullm.checks.cases import Case
     from starpullm.checks.check import Arrays, Check
-    from starpullm.checks.items import Item
     from starpullm.checks.references import Reference
     from starpullm.checks.result import Result
+    from starpullm.checks.suite_items import Item
     from starpullm.golden.records import GoldenRecord
     from starpullm.probe import ProbeResult
     from starpullm.trace import Trace
@@ -59,9 +59,9 @@ def starpullm_check(
 ) -> Checker:
     """Run a check in a process of its own: ``starpullm_check(function, **arguments)``.
 
-    The function is called with a ``starpullm.checks.place.Place`` and the arguments, and returns a result, or nothing
-    if its assert statements are what it compares. A check of the package is given by its name. The test passes, fails
-    or is skipped as the result says. A crash or a hang fails this test only.
+    The function is called with a ``starpullm.checks.check_context.CheckContext`` and the arguments. It returns a
+    result, or nothing if its assert statements are what it compares. A check of the package is given by its name. The
+    test passes, fails or is skipped as the result says. A crash or a hang fails this test only.
     """
     return Checker(starpullm_validation, request.node, starpullm_configuration)
 
@@ -102,7 +102,7 @@ def starpullm_reference(
     starpullm_validation: Validation, starpullm_golden: GoldenRecord, tmp_path_factory: pytest.TempPathFactory
 ) -> Reference:
     """Give what to compare with: llm.c if ``--starpullm-llmc-library`` is given, otherwise ``starpullm_golden``."""
-    from starpullm.checks.llmc import run_llmc
+    from starpullm.checks.llmc_reference import run_llmc
     from starpullm.checks.references import GoldenReference
     from starpullm.checks.training import make_inputs
 
@@ -121,13 +121,13 @@ def starpullm_trainer(
 
     It keeps activations and records a trace. The runtime has the functions of the test's ``starpullm_reference``.
     """
-    from starpullm.checks.place import Place
+    from starpullm.checks.check_context import CheckContext
     from starpullm.checks.training import new_trainer
 
     has_reference = "starpullm_reference" in request.fixturenames
     platform = has_reference and request.getfixturevalue("starpullm_reference").platform_functions
     starpullm_runtime.restart(platform_functions=platform)
-    with new_trainer(Place(starpullm_runtime, tmp_path), starpullm_golden, trace=True) as new:
+    with new_trainer(CheckContext(starpullm_runtime, tmp_path), starpullm_golden, trace=True) as new:
         yield new
     starpullm_runtime.restart(platform_functions=False)
 
@@ -190,7 +190,7 @@ class Checker:
         """
         from starpullm.checks.cases import Case
         from starpullm.checks.check import Where, all_checks
-        from starpullm.checks.own import run_own
+        from starpullm.checks.user_function import run_user_function
         from starpullm.processes.children import location_of
 
         assert self.configuration is not None
@@ -208,7 +208,7 @@ class Checker:
         else:
             counts = bool(arguments.pop("counts_allocations", False))
             own = {"location": location_of(function), "arguments": arguments}
-            result = self._call(self.configuration, run_own, counts_allocations=counts, **own)
+            result = self._call(self.configuration, run_user_function, counts_allocations=counts, **own)
         if result is None:
             self.give_up("it returned nothing and asserted nothing, expected a result or an assertion")
         self.judge(result)
@@ -244,7 +244,7 @@ class Checker:
 
     def _run(self, where: RuntimeConfiguration | int, check: Check, case: Case, path: str = "") -> Result | None:
         """Run a registered check in the process of a placement, or on so many ranks without a runtime."""
-        from starpullm.checks.place import run_check
+        from starpullm.checks.check_context import run_check
 
         of_check = {"check": check.name, "case": case._asdict(), "path": path}
         return self._call(where, run_check, counts_allocations=check.needs.counts_allocations, **of_check)

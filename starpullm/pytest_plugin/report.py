@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from starpullm.pytest_plugin.items import FAMILIES
+from starpullm.pytest_plugin.entries import FAMILIES
 
 OUTCOMES = ("passed", "failed", "skipped")
 """How a test can end; a report with another outcome is that of an attempt that is repeated."""

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from starpullm.errors import FileError, StarpullmError
-from starpullm.pytest_plugin.items import REFUSAL, is_worker, new_entry, uses_plugin
-from starpullm.pytest_plugin.options import UnknownMachineError
+from starpullm.pytest_plugin.entries import REFUSAL, is_worker, new_entry, uses_plugin
+from starpullm.pytest_plugin.plugin_options import UnknownMachineError
 
 if TYPE_CHECKING:
-    from starpullm.pytest_plugin.run import Validation
+    from starpullm.checks.left_out import LeftOut
+    from starpullm.pytest_plugin.validation import Validation
     from starpullm.report.folder import ReportFolder
-    from starpullm.report.left_out import LeftOut
 
 _ENDINGS = {
     pytest.ExitCode.INTERRUPTED: "it was interrupted",
@@ -130,7 +130,7 @@ class ReportFiles:
             self._document = new_document("pytest", arguments, ranks=options.ranks, seed=options.seed)
             self._document["time"] = self._start
         if self._document["environment"] is None and (self._deselected or self._results.tests):
-            from starpullm.pytest_plugin.left_out import selection
+            from starpullm.pytest_plugin.not_checked import selection
 
             with suppress(UnknownMachineError):
                 self._document["environment"] = options.machine
@@ -146,17 +146,17 @@ class ReportFiles:
     def _not_checked(self) -> list[dict[str, Any]]:
         if self._document is None or self._document["environment"] is None:
             return []
-        from starpullm.pytest_plugin import left_out
-        from starpullm.report.left_out import LeftOut
+        from starpullm.checks.left_out import LeftOut
+        from starpullm.pytest_plugin import not_checked
 
         entries: list[LeftOut] = []
         if self._config.pluginmanager.hasplugin("dsession"):
             entries.append(
                 LeftOut("tests that were deselected", "not known: the workers of pytest-xdist have collected")
             )
-        entries += left_out.deselected(self._deselected, self._validation)
+        entries += not_checked.deselected(self._deselected, self._validation)
         if self._not_chosen is None:
-            self._not_chosen = list(left_out.not_chosen(self._validation))
+            self._not_chosen = list(not_checked.not_chosen(self._validation))
         entries += self._not_chosen
         entries += [LeftOut(what, reason) for what, reason in self._validation.left_out.items()]
         return [dataclasses.asdict(entry) for entry in entries]

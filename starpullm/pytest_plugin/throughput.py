@@ -10,7 +10,7 @@ import pytest
 
 from starpullm.errors import StarpullmError
 from starpullm.pytest_plugin.fixtures import Checker
-from starpullm.pytest_plugin.run import Validation, validation_of
+from starpullm.pytest_plugin.validation import Validation, validation_of
 
 if TYPE_CHECKING:
     from starpullm.speed.workload import Workload
@@ -105,16 +105,16 @@ class Gate:
             self._checker.give_up(str(error))
 
     def _measure(self, workload: Workload, checkpoint: Path) -> None:
-        from starpullm.speed.contender import Contender
-        from starpullm.speed.turns import taking_turns, with_control
+        from starpullm.speed.interleaved_rounds import interleaved_rounds, with_control
+        from starpullm.speed.variant import Variant
 
-        baseline = Contender("baseline", library=self._validation.baseline_library)
-        contenders = with_control(Contender("library"), baseline)
-        with taking_turns(workload, checkpoint, contenders, self._validation.time_limit) as turns:
+        baseline = Variant("baseline", library=self._validation.baseline_library)
+        variants = with_control(Variant("library"), baseline)
+        with interleaved_rounds(workload, checkpoint, variants, self._validation.time_limit) as rounds:
             self._benchmark.pedantic(
-                lambda: _CLOCK.advance(turns.run_round()), rounds=self._validation.blocks, iterations=1
+                lambda: _CLOCK.advance(rounds.run_round()), rounds=self._validation.blocks, iterations=1
             )
-            speed = turns.finish()
-        cost, bits = turns.compare_costs(), turns.compare_bits()
-        self._benchmark.extra_info["starpullm"] = {"configuration": asdict(turns.workload), **speed._asdict()}
-        self._checker.judge(turns.decide(speed, self._validation.budget), cost, *([bits] if bits else []))
+            speed = rounds.finish()
+        cost, bits = rounds.compare_costs(), rounds.compare_bits()
+        self._benchmark.extra_info["starpullm"] = {"configuration": asdict(rounds.workload), **speed._asdict()}
+        self._checker.judge(rounds.decide(speed, self._validation.budget), cost, *([bits] if bits else []))

@@ -11,7 +11,7 @@ MAX_FAILURES = 200
 """Of more failures only the first are shown in full; the JSON file has all."""
 
 
-class Failure(NamedTuple):
+class FailedTest(NamedTuple):
     """A failed test."""
 
     anchor: str
@@ -22,7 +22,7 @@ class Failure(NamedTuple):
     message: str
 
 
-def failures(document: Document) -> list[Failure]:
+def failures(document: Document) -> list[FailedTest]:
     """Return the failed tests."""
     found = []
     for number, test in enumerate(document["tests"]):
@@ -31,7 +31,7 @@ def failures(document: Document) -> list[Failure]:
             checks = ", ".join(dict.fromkeys(result["check"] for result in failed or test["results"]))
             name = checks or test["test"].rpartition("::")[2].partition("[")[0]
             where = "" if test["configuration"] in ("", "-", "all") else f" on {test['configuration']}"
-            failure = Failure(
+            failure = FailedTest(
                 anchor=failure_anchor(number),
                 name=f"{name}{where}",
                 reason=next((of["sentence"] for of in failed if of["sentence"]), reason_of(test["message"])),
@@ -43,7 +43,7 @@ def failures(document: Document) -> list[Failure]:
     return found
 
 
-def failure_groups(failed: list[Failure]) -> list[list[Failure]]:
+def failure_groups(failed: list[FailedTest]) -> list[list[FailedTest]]:
     """Return the failures by name."""
     return list(grouped(failed, lambda failure: failure.name).values())
 

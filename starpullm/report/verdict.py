@@ -13,7 +13,7 @@ _NOTHING_COLLECTED = 5  # pytest's exit status
 _NOT_COMPARABLE = 3  # that of starpullm parity
 
 
-class Verdict(NamedTuple):
+class RunVerdict(NamedTuple):
     """The verdict on a run: ``kind`` is ``passed``, ``failed``, ``unfinished`` or ``nothing``."""
 
     kind: str
@@ -21,7 +21,7 @@ class Verdict(NamedTuple):
     sentence: str
 
 
-def verdict_of(document: Document) -> Verdict:
+def verdict_of(document: Document) -> RunVerdict:
     """Return the verdict; only a run that has ended, has passed tests and no failed ones is called passed."""
     outcomes = Counter(test["outcome"] for test in document["tests"])
     passed, failed, skipped = (outcomes[name] for name in ("passed", "failed", "skipped"))
@@ -29,17 +29,17 @@ def verdict_of(document: Document) -> Verdict:
     stopped = f" The run was stopped: {document['stopped']}." if document["stopped"] else ""
     if document["state"] == "running":
         sentence = f"The run had not ended when this page was written: it goes on, or it was killed. {counts}"
-        return Verdict("unfinished", "Not finished", sentence)
+        return RunVerdict("unfinished", "Not finished", sentence)
     if failed:
-        return Verdict("failed", "Failed", counts + stopped)
+        return RunVerdict("failed", "Failed", counts + stopped)
     if stopped or outcomes["unfinished"]:
-        return Verdict("unfinished", "Stopped early", counts + stopped)
+        return RunVerdict("unfinished", "Stopped early", counts + stopped)
     if document["exit_status"] not in (0, None, _NOTHING_COLLECTED, _NOT_COMPARABLE):
         sentence = f"No test failed, but the exit status is {document['exit_status']}; the notes may say why."
-        return Verdict("failed", "Failed", sentence)
+        return RunVerdict("failed", "Failed", sentence)
     if not passed:
-        return Verdict("nothing", "Nothing was checked", counts)
-    return Verdict("passed", "Passed, as far as it was checked" if skipped else "Passed", counts)
+        return RunVerdict("nothing", "Nothing was checked", counts)
+    return RunVerdict("passed", "Passed, as far as it was checked" if skipped else "Passed", counts)
 
 
 def not_checked(document: Document) -> Iterator[tuple[str, str, list[str]]]:

@@ -1,6 +1,6 @@
 """The strict training beside others of the same model: ratios of their speeds with their spread.
 
-Contenders that take turns see the same changes of the machine's speed, so each ratio is taken within a round, and the
+Variants that take turns see the same changes of the machine's speed, so each ratio is taken within a round, and the
 median over the rounds comes last.
 """
 
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
-from starpullm.speed.contender import Contender
-from starpullm.speed.turns import taking_turns
-from starpullm.speed.verdict import ENOUGH_VALUES, median_interval
+from starpullm.speed.interleaved_rounds import interleaved_rounds
+from starpullm.speed.speed_verdict import ENOUGH_VALUES, median_interval
+from starpullm.speed.variant import Variant
 from starpullm.speed.worker import STEP
 from starpullm.speed.workload import Workload
 
 STRICT, LIBRARY, BLAS = "strict", "library", "blas"
-"""Names of contenders: the library itself; another build of it; the library with the matmuls of a BLAS."""
+"""Names of variants: the library itself; another build of it; the library with the matmuls of a BLAS."""
 
 LOSS_TOLERANCE = 1e-3
-"""The largest difference between the losses of two contenders that train the same model.
+"""The largest difference between the losses of two variants that train the same model.
 
 At a loss of 11 it is 1,000 roundings of binary32: far more than another order of sums causes in a few steps, and less
 than the effect of a wrong gradient, learning rate or mask.
@@ -44,8 +44,8 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContenderSpeed:
-    """What was measured of one contender over the rounds, each time of the fastest step of a turn.
+class VariantSpeed:
+    """What was measured of one variant over the rounds, each time of the fastest step of a turn.
 
     ``description`` is what it computes with, as it reports itself. ``times_slower`` is the strict run's tokens per
     millisecond divided by this one's, within each round: above 1, the strict run is faster. ``losses`` are those of the
@@ -62,61 +62,61 @@ class ContenderSpeed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """What was measured of all contenders; the strict one is the first.
+class SpeedComparison:
+    """What was measured of all variants; the strict one is the first.
 
     ``configuration`` is the strict workload; its ``iterations`` is the number of rounds. ``loss_difference`` is the
-    largest one between a contender's losses and the strict run's, over the steps of a turn.
+    largest one between a variant's losses and the strict run's, over the steps of a turn.
     """
 
     configuration: Workload
-    contenders: tuple[ContenderSpeed, ...]
+    variants: tuple[VariantSpeed, ...]
     loss_difference: float
 
 
 def compare(
     workload: Workload,
     checkpoint: Path,
-    peers: Sequence[Contender],
+    peers: Sequence[Variant],
     time_limit: float,
     progress: Callable[[], None],
-) -> Comparison:
+) -> SpeedComparison:
     """Let the strict run and its peers take turns, each in a process of its own.
 
     All start from the same model and train on the same batches. Before turns are measured, the losses of a first turn
-    are compared: a contender that computes something else can't be compared. `time_limit` is for each turn. `progress`
+    are compared: a variant that computes something else can't be compared. `time_limit` is for each turn. `progress`
     is called after each round.
     """
     if workload.ranks != 1 or workload.matmul != STRICT:
         raise InvalidArgumentError("against: expected a strict configuration of one rank")
-    with taking_turns(workload, checkpoint, (Contender(STRICT), *peers), time_limit) as turns:
-        difference = check_losses({contender.name: contender.first["losses"] for contender in turns.contenders})
+    with interleaved_rounds(workload, checkpoint, (Variant(STRICT), *peers), time_limit) as rounds:
+        difference = check_losses({variant.name: variant.first["losses"] for variant in rounds.variants})
         for _ in range(workload.iterations):
-            turns.run_round()
+            rounds.run_round()
             progress()
-    return Comparison(
+    return SpeedComparison(
         configuration=workload,
-        contenders=tuple(_speed_of(contender, turns.new, workload.tokens) for contender in turns.contenders),
+        variants=tuple(_speed_of(variant, rounds.new, workload.tokens) for variant in rounds.variants),
         loss_difference=difference,
     )
 
 
-def _speed_of(contender: Contender, strict: Contender, tokens: int) -> ContenderSpeed:
-    ratios = [own[STEP] / beside[STEP] for own, beside in zip(contender.seconds, strict.seconds, strict=True)]
+def _speed_of(variant: Variant, strict: Variant, tokens: int) -> VariantSpeed:
+    ratios = [own[STEP] / beside[STEP] for own, beside in zip(variant.seconds, strict.seconds, strict=True)]
     low, high = median_interval(ratios)
-    description = contender.first["description"]
-    return ContenderSpeed(
-        name=contender.name,
-        description=f"{description}, {contender.library}" if contender.library else description,
-        tokens_per_ms=Spread.of([tokens / own[STEP] / 1e3 for own in contender.seconds]),
+    description = variant.first["description"]
+    return VariantSpeed(
+        name=variant.name,
+        description=f"{description}, {variant.library}" if variant.library else description,
+        tokens_per_ms=Spread.of([tokens / own[STEP] / 1e3 for own in variant.seconds]),
         times_slower=Spread.of(ratios),
         is_within_noise=low <= 1 <= high if len(ratios) >= ENOUGH_VALUES else None,
-        losses=tuple(contender.first["losses"]),
+        losses=tuple(variant.first["losses"]),
     )
 
 
 def check_losses(losses: Mapping[str, Sequence[float]]) -> float:
-    """Return the largest difference between a contender's losses and the strict run's, step by step.
+    """Return the largest difference between a variant's losses and the strict run's, step by step.
 
     One that is larger than ``LOSS_TOLERANCE`` or not a number is a `RuntimeFailureError`.
     """

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from starpullm.checks.dependencies.required_order import required_edges
+from starpullm.graph.merge import is_kernel
+from starpullm.graph.required_order import required_edges
 from starpullm.trace import Trace
-from starpullm.traces.merge import is_kernel
 
 
 def attribute_time(trace: Trace, begin_ns: int, end_ns: int, *, workers: int, ranks: int = 1) -> dict[str, Any]:

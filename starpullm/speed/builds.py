@@ -11,14 +11,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from starpullm.checks.cases import PROMISES, Promise
-from starpullm.checks.dependencies.required_order import required_edges
 from starpullm.checks.execution_order import execution_order
 from starpullm.checks.result import MAX_LISTED, Finding, Outcome, Result
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import layer_name, tensor_digest
+from starpullm.graph.merge import is_kernel
+from starpullm.graph.required_order import required_edges
 from starpullm.speed.workload import Workload
 from starpullm.trace import AccessMode, Trace
-from starpullm.traces.merge import is_kernel
 from starpullm.trainer import Trainer
 
 _GROUPS = ("grads", "m", "v", "params")

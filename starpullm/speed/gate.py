@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from starpullm.checks.result import Finding, Outcome, Result
-from starpullm.speed.verdict import RESOLUTION, Judged, Verdict, judge
+from starpullm.speed.speed_verdict import EQUIVALENCE_MARGIN, Judged, SpeedVerdict, judge
 from starpullm.speed.worker import STEP
 
 BUDGET = 0.02
@@ -29,10 +29,10 @@ MIN_TASK_SECONDS = 1e-6
 """An operation is judged if its tasks take at least so long on average; one reading of the clock takes 2 % of it."""
 
 _OUTCOMES = {
-    Verdict.FASTER: Outcome.PASSED,
-    Verdict.UNCHANGED: Outcome.PASSED,
-    Verdict.SLOWER: Outcome.FAILED,
-    Verdict.INCONCLUSIVE: Outcome.INCONCLUSIVE,
+    SpeedVerdict.FASTER: Outcome.PASSED,
+    SpeedVerdict.UNCHANGED: Outcome.PASSED,
+    SpeedVerdict.SLOWER: Outcome.FAILED,
+    SpeedVerdict.INCONCLUSIVE: Outcome.INCONCLUSIVE,
 }
 
 
@@ -56,7 +56,7 @@ class Change(Judged):
         )
 
 
-class Speed(NamedTuple):
+class BuildSpeed(NamedTuple):
     """How fast a build is: tokens of all ranks, and matrix products over a step as a fraction of the machine's limit.
 
     The limit was measured in the same processes before and after the turns, in 10^9 operations per second.
@@ -74,7 +74,7 @@ def compare_builds(
     control: Sequence[Mapping[str, float]],
     *,
     tasks: Mapping[str, int],
-    speed: Speed,
+    speed: BuildSpeed,
     budget: float = BUDGET,
 ) -> Result:
     """Decide whether a build is slower than another; the largest change of a judged quantity is ``measured``.
@@ -82,16 +82,16 @@ def compare_builds(
     `new`, `baseline` and `control` have for each round the seconds by quantity, one of which is ``STEP``; the i-th of
     each are of the same round. `tasks` are the baseline's of a step, by operation; `speed` is the new build's.
 
-    The fact ``changes`` has the step first, then the operations, longest first; ``visible`` is the smallest slowdown of
-    any judged operation that would have been called slower.
+    The fact ``changes`` has the step first, then the operations, longest first. ``minimum_detectable_effect`` is the
+    smallest slowdown of any judged operation that would have been called slower.
     """
     changes = _changes((new, baseline, control), tasks, budget)
     step, judged = changes[0], [of for of in changes if of.verdict is not None]
     verdict = _together(judged)
     baseline_speed = speed.tokens_per_ms * statistics.median(of[STEP] for of in new) / step.seconds
-    visible = max((of.visible for of in judged if of is not step), default=None)
+    detectable = max((of.minimum_detectable_effect for of in judged if of is not step), default=None)
     reason, outcome = _reason(verdict, judged, budget), _OUTCOMES[verdict]
-    lines = _lines(changes, speed, baseline_speed, visible, len(new))
+    lines = _lines(changes, speed, baseline_speed, detectable, len(new))
     return Result(
         check="throughput",
         outcome=outcome,
@@ -106,7 +106,7 @@ def compare_builds(
             "configuration": configuration,
             **speed._asdict(),
             "baseline_tokens_per_ms": baseline_speed,
-            "visible": visible,
+            "minimum_detectable_effect": detectable,
             "changes": tuple(changes),
         },
     )
@@ -131,44 +131,49 @@ def _changes(series: Sequence[Sequence[Mapping[str, float]]], tasks: Mapping[str
     return [changes[0], *sorted(changes[1:], key=lambda of: -of.seconds)]
 
 
-def _together(judged: Sequence[Change]) -> Verdict:
+def _together(judged: Sequence[Change]) -> SpeedVerdict:
     """Return slower if any quantity is, then inconclusive if any is; otherwise the step decides between the rest."""
     verdicts = {change.verdict for change in judged}
-    for verdict in (Verdict.SLOWER, Verdict.INCONCLUSIVE):
+    for verdict in (SpeedVerdict.SLOWER, SpeedVerdict.INCONCLUSIVE):
         if verdict in verdicts:
             return verdict
-    return Verdict.FASTER if judged[0].verdict is Verdict.FASTER else Verdict.UNCHANGED
+    return SpeedVerdict.FASTER if judged[0].verdict is SpeedVerdict.FASTER else SpeedVerdict.UNCHANGED
 
 
-def _reason(verdict: Verdict, judged: Sequence[Change], budget: float) -> str:
+def _reason(verdict: SpeedVerdict, judged: Sequence[Change], budget: float) -> str:
     own = [change for change in judged if change.verdict is verdict]
-    if verdict is Verdict.SLOWER:
+    if verdict is SpeedVerdict.SLOWER:
         names = ", ".join(f"{change.name} {change.change:+.1%}" for change in own)
         return f"{names}: shown to be more than {budget:.1%}"
-    if verdict is Verdict.INCONCLUSIVE:
+    if verdict is SpeedVerdict.INCONCLUSIVE:
         names = ", ".join(change.name for change in own)
-        return f"a slowdown of {RESOLUTION:.1%} can't be excluded: {names}"
+        return f"a slowdown of {EQUIVALENCE_MARGIN:.1%} can't be excluded: {names}"
     slowest = max(change.high for change in judged)
     by = f" by {slowest:.1%} or more" if slowest > 0 else ""
     return f"step {judged[0].change:+.1%}; nothing is slower{by}"
 
 
 def _lines(
-    changes: Sequence[Change], speed: Speed, baseline_speed: float, visible: float | None, rounds: int
+    changes: Sequence[Change],
+    speed: BuildSpeed,
+    baseline_speed: float,
+    detectable: float | None,
+    rounds: int,
 ) -> Iterator[str]:
     """Yield the speed, the slower quantities, those that couldn't be judged, and the step."""
     yield (
         f"{speed.tokens_per_ms:.4g} tokens/ms, baseline {baseline_speed:.4g}; {speed.fraction_of_limit:.1%} of the "
         f"machine's {speed.matmul_limit_gflops:.4g} GFLOP/s"
     )
-    step, shown = changes[0], (Verdict.SLOWER, Verdict.INCONCLUSIVE)
+    step, shown = changes[0], (SpeedVerdict.SLOWER, SpeedVerdict.INCONCLUSIVE)
     for verdict in shown:
         yield from (f"{verdict.value}: {change}" for change in changes if change.verdict is verdict)
     if step.verdict not in shown:
         yield str(step)
     operations = (
         "no operation is large enough to be judged"
-        if visible is None
-        else f"and of {visible:.1%} of any judged operation"
+        if detectable is None
+        else f"and of {detectable:.1%} of any judged operation"
     )
-    yield f"{rounds} rounds; a slowdown of {step.visible:.1%} of the step would have been seen, {operations}"
+    of_step = f"{step.minimum_detectable_effect:.1%} of the step"
+    yield f"{rounds} rounds; a slowdown of {of_step} would have been seen, {operations}"

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from starpullm.speed.contender import Contender
-from starpullm.speed.verdict import was_disturbed
+from starpullm.speed.speed_verdict import was_disturbed
+from starpullm.speed.variant import Variant
 from starpullm.speed.workload import Workload
 
 
@@ -64,7 +64,7 @@ class Throughput:
 
 def bench(workload: Workload, checkpoint: Path, time_limit: float) -> Throughput:
     """Measure a workload in a child process, or under mpirun if it has several ranks, within so many seconds."""
-    contender = Contender(workload.model)
+    variant = Variant(workload.model)
     with ExitStack() as stack:
-        contender.start(workload, checkpoint, time_limit, stack, time_limit)
-        return Throughput(configuration=workload, **contender.ask("throughput"))
+        variant.start(workload, checkpoint, time_limit, stack, time_limit)
+        return Throughput(configuration=workload, **variant.ask("throughput"))

@@ -1,4 +1,4 @@
-"""What runs in the processes of a contender: measurements of a workload, in all of which the same steps are run."""
+"""What runs in the processes of a variant: measurements of a workload, in all of which the same steps are run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from starpullm.errors import FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
+from starpullm.graph.merge import is_kernel
 from starpullm.machine import processor, simd_level
 from starpullm.predict.prediction import recorded_waits
 from starpullm.processes import Comm
@@ -23,8 +24,7 @@ from starpullm.runtime import Partition, Runtime, runtime_options
 from starpullm.speed.attribution import attribute_time
 from starpullm.speed.builds import digest_tensors, graph_cost, has_fixed_bits
 from starpullm.speed.limit import matmul_flops, measure_peaks
-from starpullm.speed.workload import Run, Workload, all_values, make_batches, run_steps
-from starpullm.traces.merge import is_kernel
+from starpullm.speed.workload import MeasuredSteps, Workload, all_values, make_batches, run_steps
 from starpullm.trainer import Trainer
 
 STEP = "step"
@@ -112,7 +112,9 @@ def _throughput(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict
     }
 
 
-def run_measured(workload: Workload, checkpoint: Path, comm: Comm | None, *, trace: bool) -> tuple[Run, Trainer]:
+def run_measured(
+    workload: Workload, checkpoint: Path, comm: Comm | None, *, trace: bool
+) -> tuple[MeasuredSteps, Trainer]:
     """Return a workload's steps after its warm-up, as all ranks have run them, and the trainer, which is closed."""
     with open_trainer(workload, checkpoint, comm, trace=trace) as trainer:
         batches = make_batches(workload, trainer, workload.warm_up + workload.iterations)
@@ -124,7 +126,7 @@ def run_measured(workload: Workload, checkpoint: Path, comm: Comm | None, *, tra
         return run_steps(trainer, batches[workload.warm_up :], trace=trace), trainer
 
 
-def _times(workload: Workload, run: Run) -> dict[str, Any]:
+def _times(workload: Workload, run: MeasuredSteps) -> dict[str, Any]:
     """Return what follows from the trace."""
     assert run.trace is not None
     workers = Partition.parse(workload.partition).workers
@@ -145,7 +147,7 @@ def _turn(workload: Workload, checkpoint: Path, comm: Comm | None, *, is_first: 
     is the sum over its tasks of the least time that each task has in these steps: a task is rarely interrupted in all.
 
     Every turn starts StarPU and loads the model anew: the physical pages that buffers and stacks get change the time of
-    some operations by several percent, and must not be the same in all turns of a contender.
+    some operations by several percent, and must not be the same in all turns of a variant.
     """
     steps = workload.warm_up + workload.iterations
     with open_trainer(workload, checkpoint, comm, trace=True) as trainer:

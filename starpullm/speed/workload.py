@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
+from starpullm.graph.merge import on_one_clock
 from starpullm.options import (
     GRADIENT_BUFFERS,
     OFFLOAD_PLANS,
+    PIPELINE_SCHEDULES,
     RECOMPUTATIONS,
     REDUCTIONS,
-    SCHEDULES,
     WEIGHT_GRADIENTS,
     settings_of,
 )
@@ -29,7 +30,6 @@ from starpullm.processes.clocks import on_rank_0, read_clock
 from starpullm.runtime import DEFAULT_SCHEDULER, Partition
 from starpullm.schedules import number_of_pipelines
 from starpullm.trace import Trace
-from starpullm.traces.merge import on_one_clock
 from starpullm.trainer import Trainer
 
 _Value = TypeVar("_Value")
@@ -59,7 +59,7 @@ class Workload:
     weight_gradients: str = WEIGHT_GRADIENTS[0]
     ranks: int = 1
     stages: int | Sequence[int] = 1
-    schedule: str = SCHEDULES[0]
+    schedule: str = PIPELINE_SCHEDULES[0]
     gradient_buffers: str = GRADIENT_BUFFERS[0]
     iterations: int = 1
     warm_up: int = 1
@@ -126,7 +126,7 @@ def make_batches(workload: Workload, trainer: Trainer, number: int) -> list[list
     return [[part[own] for part in generate_tokens(SEED, step, *sizes)] for step in range(number)]
 
 
-class Run(NamedTuple):
+class MeasuredSteps(NamedTuple):
     """Steps that all ranks have run, by the clock of rank 0: the first begin, the last end, and the trace if any."""
 
     begin_ns: int
@@ -140,7 +140,7 @@ class Run(NamedTuple):
         return (self.end_ns - self.begin_ns) * 1e-9
 
 
-def run_steps(trainer: Trainer, batches: Sequence[Sequence[NDArray[np.int32]]], *, trace: bool) -> Run:
+def run_steps(trainer: Trainer, batches: Sequence[Sequence[NDArray[np.int32]]], *, trace: bool) -> MeasuredSteps:
     """Submit all steps ahead, on all ranks after a barrier, and wait for them; every rank returns the same."""
     comm = trainer.runtime.comm
     if trace:
@@ -156,7 +156,7 @@ def run_steps(trainer: Trainer, batches: Sequence[Sequence[NDArray[np.int32]]], 
     own = on_rank_0(np.array([begin, end]), clock, ended).tolist()
     begins, ends = zip(*all_values(comm, own), strict=True)
     traced = on_one_clock(trainer.trace(), comm, clock, ended) if trace else None
-    return Run(min(begins), max(ends), [float(loss) for loss in losses], traced)
+    return MeasuredSteps(min(begins), max(ends), [float(loss) for loss in losses], traced)
 
 
 def all_values(comm: Comm | None, value: _Value) -> list[_Value]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from starpullm.checks.items import items
+from starpullm.checks.left_out import LeftOut
+from starpullm.checks.suite_items import items
 from starpullm.pytest_plugin import Validation, validation_of
-from starpullm.pytest_plugin.options import UnknownMachineError
-from starpullm.report.left_out import LeftOut
+from starpullm.pytest_plugin.plugin_options import UnknownMachineError
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starpullm.checks.items import Item
+from starpullm.checks.suite_items import Item
 from starpullm.pytest_plugin import Checker, Validation
 
 

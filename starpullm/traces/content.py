@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from starpullm.checks.dependencies.graph import DependencyKind
-from starpullm.checks.dependencies.required_order import required_edges
+from starpullm.graph.required_order import required_edges
+from starpullm.graph.task_graph import DependencyKind
 from starpullm.trace import AccessMode, TaskRecord
-from starpullm.traces.run import TracedRun
+from starpullm.traces.traced_run import TracedRun
 
 KIND_COLORS: Mapping[str, tuple[float, float, float]] = {
     "forward": (0.34, 0.71, 0.91),

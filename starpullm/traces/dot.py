@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from starpullm.traces.content import HEX_COLORS, dependencies, kind_of, task_fields, task_name
-from starpullm.traces.run import TracedRun
+from starpullm.traces.traced_run import TracedRun
 
 
 def dot_lines(run: TracedRun) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from starpullm.traces.content import KIND_COLORS, dependencies_of_run_tasks, kind_of
-from starpullm.traces.run import TracedRun
+from starpullm.traces.traced_run import TracedRun
 
 _EVENTS = {
     "PajeDefineContainerType": "Alias Type Name",

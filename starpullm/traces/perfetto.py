@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from starpullm.traces.content import dependencies_of_run_tasks, kind_of, microseconds, task_fields
-from starpullm.traces.run import TracedRun
+from starpullm.traces.traced_run import TracedRun
 
 
 def perfetto_lines(run: TracedRun) -> Iterator[str]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from starpullm.checks.dependencies.required_order import required_edges
-from starpullm.traces.run import TracedRun
+from starpullm.graph.required_order import required_edges
+from starpullm.traces.traced_run import TracedRun
 
 _MOST_OPERATIONS = 5
 

@@ -17,17 +17,17 @@ from scipy import stats
 
 from starpullm.checks.result import Outcome, Result
 from starpullm.errors import MissingDependencyError
-from starpullm.pytest_plugin.options import MIN_BLOCKS
+from starpullm.pytest_plugin.plugin_options import MIN_BLOCKS
 from starpullm.speed.builds import GraphCost, check_cost
-from starpullm.speed.gate import BUDGET, ERROR_RATE, Speed, compare_builds
-from starpullm.speed.verdict import RESOLUTION, Verdict, interval, student
+from starpullm.speed.gate import BUDGET, ERROR_RATE, BuildSpeed, compare_builds
+from starpullm.speed.speed_verdict import EQUIVALENCE_MARGIN, SpeedVerdict, interval, student
 from starpullm.speed.worker import STEP
 
 ROUNDS = 64
 OPERATIONS = {"matmul_forward": 3e-3, "attention_backward": 2e-3, "gelu_backward": 1e-3, "mean_loss": 1e-6}
 TASKS = {"matmul_forward": 17, "attention_backward": 4, "gelu_backward": 4, "mean_loss": 1}
-FASTER, UNCHANGED, SLOWER = Verdict.FASTER, Verdict.UNCHANGED, Verdict.SLOWER
-INCONCLUSIVE = Verdict.INCONCLUSIVE
+FASTER, UNCHANGED, SLOWER = SpeedVerdict.FASTER, SpeedVerdict.UNCHANGED, SpeedVerdict.SLOWER
+INCONCLUSIVE = SpeedVerdict.INCONCLUSIVE
 
 Series = list[dict[str, float]]
 
@@ -64,10 +64,10 @@ def measured(
 
 def compare(series: tuple[Series, Series, Series], tasks: Mapping[str, int] = TASKS) -> Result:
     seconds = statistics.median(turn[STEP] for turn in series[0])
-    return compare_builds("here", *series, tasks=tasks, speed=Speed(0.512 / seconds, 250.0, 4e-3 / seconds))
+    return compare_builds("here", *series, tasks=tasks, speed=BuildSpeed(0.512 / seconds, 250.0, 4e-3 / seconds))
 
 
-def named(result: Result, verdict: Verdict) -> set[str]:
+def named(result: Result, verdict: SpeedVerdict) -> set[str]:
     return {change.name for change in result.facts["changes"] if change.verdict is verdict}
 
 
@@ -152,8 +152,8 @@ def test_what_cannot_be_seen_is_inconclusive_not_slower() -> None:
         assert verdicts == {INCONCLUSIVE}
     result = compare(measured(0, noise=0.6))
     assert result.outcome is Outcome.INCONCLUSIVE
-    assert result.facts["visible"] is not None
-    assert result.facts["visible"] > RESOLUTION
+    assert result.facts["minimum_detectable_effect"] is not None
+    assert result.facts["minimum_detectable_effect"] > EQUIVALENCE_MARGIN
     assert result.sentence.startswith("a slowdown of 5.0% can't be excluded: step")
 
 
@@ -172,7 +172,7 @@ def test_a_control_that_differs_widens_every_interval() -> None:
     assert "gelu_backward" not in named(result, SLOWER)
     [change] = [change for change in result.facts["changes"] if change.name == "gelu_backward"]
     assert change.control_low > 0.06
-    assert change.visible > 0.1
+    assert change.minimum_detectable_effect > 0.1
     assert change.high - change.low > 2 * change.control_low
 
 
@@ -196,7 +196,7 @@ def test_operations_of_tasks_too_short_for_the_clock_are_not_judged() -> None:
     result = compare(series, {**TASKS, "gelu_backward": 800})
     assert named(result, SLOWER) >= {"gelu_backward"}
     result = compare(series, dict.fromkeys(TASKS, 10**5))
-    assert result.facts["visible"] is None
+    assert result.facts["minimum_detectable_effect"] is None
     assert result.lines()[-1].endswith(" of the step would have been seen, no operation is large enough to be judged")
     assert [change.name for change in result.facts["changes"] if change.verdict] == [STEP]
 
@@ -256,7 +256,7 @@ def test_interval_by_its_definition() -> None:
 
 
 def test_modules_can_be_imported_without_scipy() -> None:
-    modules = "starpullm.commands, starpullm.pytest_plugin.options, starpullm.speed.turns"
+    modules = "starpullm.commands, starpullm.pytest_plugin.plugin_options, starpullm.speed.interleaved_rounds"
     code = f"import sys; sys.modules['scipy'] = None; import {modules}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

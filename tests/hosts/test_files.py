@@ -73,14 +73,14 @@ def test_what_one_host_lacks(hosts: Hosts, tmp_path: Path) -> None:
     hosts.run(NORTH, "cp", model, text, RECORD.path, hosts.own)
     hosts.run(NORTH, "mkdir", hosts.own / "folder")
     hosts.run(SOUTH, "touch", hosts.own / "folder")
-    own_model, own_text, own_record = (hosts.own / path.name for path in (model, text, RECORD.path))
+    own_model, own_text, record_of_sizes = (hosts.own / path.name for path in (model, text, RECORD.path))
     folder = hosts.own / "folder"
     lacking = {
         own_model: train(own_model, text),
         own_text: train(model, own_text),
         Path(f"{own_text}*"): train(model, text, "--val-tokens", f"{own_text}*"),
         folder / "new": train(model, text, "--save-every", "1", "--state-dir", folder / "new"),
-        own_record: Case(("parity", own_record)),
+        record_of_sizes: Case(("parity", record_of_sizes)),
         folder / ".starpu/sampling": train(model, text, STARPU_HOME=str(folder)),
     }
     outcomes = hosts.outcomes(list(lacking.values()))

@@ -20,9 +20,9 @@ import numpy as np
 
 from starpullm.checks.cases import TILES, Case
 from starpullm.checks.check import Arrays, all_checks
+from starpullm.checks.check_context import run_check
 from starpullm.checks.isolation import Pool
-from starpullm.checks.kernels.cases import CASES
-from starpullm.checks.place import run_check
+from starpullm.checks.kernels.kernel_cases import CASES
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.scenarios import PARTS
 from starpullm.data.generator import generate_checkpoint, generate_tokens
@@ -32,9 +32,9 @@ from starpullm.options import OFFLOAD_PLANS, RuntimeConfiguration
 from starpullm.processes.children import Answered, Hung, Reply
 from starpullm.processes.endings import Completed, Job, TimedOut
 from starpullm.processes.job import run_job
-from starpullm.pytest_plugin.options import PERTURBING
-from starpullm.speed.contender import Contender
-from starpullm.speed.turns import taking_turns, with_control
+from starpullm.pytest_plugin.plugin_options import PERTURBING
+from starpullm.speed.interleaved_rounds import interleaved_rounds, with_control
+from starpullm.speed.variant import Variant
 from starpullm.speed.workload import Workload
 
 from ..native.limits.scarcity import scarce_kernels
@@ -288,7 +288,7 @@ def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 def scenarios(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Tell the suite's stories."""
+    """Run the suite's sequences of calls."""
     for level, part in itertools.product(("best", "ref"), range(1, PARTS + 1)):
         yield from laboratory.alone(name, Case(what=f"{level}-{part}", seed=SEED))
 
@@ -325,18 +325,18 @@ def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     record = shipped_record("small")
     model = laboratory.directory / "speed.bin"
     generate_checkpoint(model, record.model, record.seed)
-    new = Contender("library", environment=laboratory.environment)
-    baseline = Contender("without the defect", library=laboratory.without_defect, environment=laboratory.environment)
+    new = Variant("library", environment=laboratory.environment)
+    baseline = Variant("without the defect", library=laboratory.without_defect, environment=laboratory.environment)
     workload = Workload(
         model=record.name,
         batch_size=record.batch_size,
         seq_len=record.seq_len,
         partition="1x1",
     )
-    with taking_turns(workload, model, with_control(new, baseline)) as turns:
+    with interleaved_rounds(workload, model, with_control(new, baseline)) as rounds:
         for _ in range(ROUNDS):
-            turns.run_round()
-        results = turns.decide(turns.finish(), BUDGET), turns.compare_costs()
+            rounds.run_round()
+        results = rounds.decide(rounds.finish(), BUDGET), rounds.compare_costs()
     for result in results:  # "inconclusive", on a busy machine, is no alarm
         if result.outcome is Outcome.FAILED:
             yield Catch(name, result.sentence)

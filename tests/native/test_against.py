@@ -1,4 +1,4 @@
-"""``starpullm bench --against``: contenders train the same model, take turns, and leave no process or file behind.
+"""``starpullm bench --against``: variants train the same model, take turns, and leave no process or file behind.
 
 Every command is a child process. No test expects a certain speed of the machine.
 """
@@ -34,22 +34,22 @@ def against(*args: object, timeout: float = TIMEOUT) -> dict[str, Any]:
 
 
 def assert_consistent(comparison: dict[str, Any], rounds: int) -> None:
-    strict, *others = comparison["contenders"]
+    strict, *others = comparison["variants"]
     assert strict["name"] == strict["description"] == "strict"
     assert strict["times_slower"] == {"median": 1, "low": 1, "high": 1}
     assert comparison["configuration"]["iterations"] == rounds
-    assert len({len(contender["losses"]) for contender in comparison["contenders"]}) == 1
+    assert len({len(variant["losses"]) for variant in comparison["variants"]}) == 1
     differences = [
         abs(loss - expected)
-        for contender in others
-        for loss, expected in zip(contender["losses"], strict["losses"], strict=True)
+        for variant in others
+        for loss, expected in zip(variant["losses"], strict["losses"], strict=True)
     ]
     assert comparison["loss_difference"] == pytest.approx(max(differences))
-    for contender in comparison["contenders"]:
-        for spread in (contender["tokens_per_ms"], contender["times_slower"]):
+    for variant in comparison["variants"]:
+        for spread in (variant["tokens_per_ms"], variant["times_slower"]):
             assert 0 < spread["low"] <= spread["median"] <= spread["high"]
-    for contender in others:
-        slower, own, strict_speed = contender["times_slower"], contender["tokens_per_ms"], strict["tokens_per_ms"]
+    for variant in others:
+        slower, own, strict_speed = variant["times_slower"], variant["tokens_per_ms"], strict["tokens_per_ms"]
         assert strict_speed["low"] / own["high"] <= slower["low"] * (1 + 1e-9)
         assert slower["high"] <= strict_speed["high"] / own["low"] * (1 + 1e-9)
 
@@ -60,7 +60,7 @@ def test_blas() -> None:
     run = run_cli("bench", *options, timeout=TIMEOUT, environment=TWO_CORES).check()
     title, header, strict, blas, description, losses, noise = run.stdout.splitlines()
     assert title == "tiny, B = 2, T = 8, 2x1, S = 2, ordered, 2 rounds"
-    assert header.split() == "contender tokens/ms least most strict is least most".split()
+    assert header.split() == "variant tokens/ms least most strict is least most".split()
     assert len(strict.split()) == 4
     assert strict.split()[0] == "strict"
     assert blas.split()[0] == "blas"
@@ -75,8 +75,8 @@ def test_another_build_has_the_same_losses() -> None:
     library = ("--against", "library", "--baseline-library", find_library())
     comparison = against("--model", "tiny", *library, "--iterations", 2)
     assert_consistent(comparison, 2)
-    assert [contender["name"] for contender in comparison["contenders"]] == ["strict", "library"]
-    assert comparison["contenders"][1]["description"] == f"strict, {find_library()}"
+    assert [variant["name"] for variant in comparison["variants"]] == ["strict", "library"]
+    assert comparison["variants"][1]["description"] == f"strict, {find_library()}"
     assert comparison["loss_difference"] == 0
 
 

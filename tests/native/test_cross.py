@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from starpullm.binding.kernels import Kernel
-from starpullm.checks.kernels.cases import CASES, Parameter, declared_kernels, make_case
-from starpullm.checks.kernels.check import Function, compare_levels
-from starpullm.checks.kernels.fence import Fences
+from starpullm.checks.kernels.guard_pages import GuardPages
+from starpullm.checks.kernels.kernel_bits import Function, compare_levels
+from starpullm.checks.kernels.kernel_cases import CASES, Parameter, declared_kernels, make_case
 from starpullm.data.generator import generate_parameters, generate_tokens
 from starpullm.golden.plain import PlainModel, Settings, new_state
 from starpullm.golden.records import shipped_record
@@ -177,7 +177,7 @@ class Elsewhere:
 @OTHERS
 def test_kernels(system: System, tmp_path: Path) -> None:
     """The plain kernels and those of the level, compared with the plain ones of the installed library."""
-    fences, found, compared = Fences(), [], 0
+    guard_pages, found, compared = GuardPages(), [], 0
     command = compiled_kernels(system, tmp_path)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         total, term = np.array([1, 2, 3], np.float32), np.array([1, 2, 4], np.float32)
@@ -194,7 +194,7 @@ def test_kernels(system: System, tmp_path: Path) -> None:
                 levels |= {
                     f"{name} elsewhere": Elsewhere(process, name, kernel, l2_cache) for name in ("ref", system.level)
                 }
-                elements, of_case = compare_levels(case, levels, outputs, fences)
+                elements, of_case = compare_levels(case, levels, outputs, guard_pages)
                 found += of_case
                 compared += elements
     assert found == []

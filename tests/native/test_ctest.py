@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.checks.kernels.cases import CASES
-from starpullm.checks.kernels.check import KernelBits
+from starpullm.checks.kernels.kernel_bits import KernelBits
+from starpullm.checks.kernels.kernel_cases import CASES
 from starpullm.checks.result import Outcome
 from starpullm.processes.lock import machine_lock
 
@@ -21,7 +21,7 @@ CHECKOUT = Path(__file__).parents[2]
 LIBRARY = CHECKOUT / ".cache" / "build" / "asan" / "libstarpullm.so"
 
 KINDS_OF_CASES = 42
-"""So many cases of a kernel have each kind of size: see `starpullm.checks.kernels.cases`."""
+"""So many cases of a kernel have each kind of size: see `starpullm.checks.kernels.kernel_cases`."""
 
 
 def run(*command: str) -> str:

@@ -46,7 +46,7 @@ NOT_RUN = {
     "predict --model gpt2-124m --partition 12x3": "takes a quarter of a minute; test_predict.py has fewer threads",
     "predict --model small": "takes half a minute; test_predict.py validates the smallest model",
     "probe": "the programs are the reader's; tests/probe runs others",
-    "scenario": "takes minutes; test_scenarios.py tells fewer stories",
+    "scenario": "takes minutes; test_scenarios.py runs fewer sequences",
     "checkpoint new --config gpt2": "writes up to 500 MB; test_commands.py makes smaller ones",
 }
 """The examples of help texts that aren't run: how they begin, and why."""

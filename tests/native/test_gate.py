@@ -16,10 +16,10 @@ from starpullm.checks.result import json_value
 from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.golden.records import shipped_record
-from starpullm.speed.contender import Contender
 from starpullm.speed.gate import BUDGET
-from starpullm.speed.turns import taking_turns, with_control
-from starpullm.speed.verdict import Verdict
+from starpullm.speed.interleaved_rounds import interleaved_rounds, with_control
+from starpullm.speed.speed_verdict import SpeedVerdict
+from starpullm.speed.variant import Variant
 from starpullm.speed.workload import Workload
 
 from .children import TWO_CORES, Reply, attempt, run_function
@@ -42,20 +42,24 @@ def workload(ranks: int = 1, **changes: Any) -> Workload:
 def two_builds(directory: str, environment: dict[str, str], rounds: int) -> dict[str, Any]:
     checkpoint = Path(directory) / "model.bin"
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
-    builds = with_control(Contender("new", environment=environment), Contender("baseline"))
-    with taking_turns(workload(), checkpoint, builds) as turns:
+    builds = with_control(Variant("new", environment=environment), Variant("baseline"))
+    with interleaved_rounds(workload(), checkpoint, builds) as interleaved:
         for _ in range(rounds):
-            assert turns.run_round() == turns.new.seconds[-1]["step"] > 0
-        result = turns.decide(turns.finish(), BUDGET)
-        return {"result": result.as_json(), "costs": turns.compare_costs().as_json(), "peaks": len(turns.peaks)}
+            assert interleaved.run_round() == interleaved.new.seconds[-1]["step"] > 0
+        result = interleaved.decide(interleaved.finish(), BUDGET)
+        return {
+            "result": result.as_json(),
+            "costs": interleaved.compare_costs().as_json(),
+            "peaks": len(interleaved.peaks),
+        }
 
 
 def test_reference_kernels_are_slower_than_vectors(tmp_path: Path) -> None:
     """A large slowdown of the operations whose kernels differ; the task graph is the same."""
     told = run_function(two_builds, tmp_path, {"STARPULLM_SIMD": "ref"}, 16, timeout=TIMEOUT, environment=TWO_CORES)
     result = told["result"]
-    slower = {change["name"] for change in result["facts"]["changes"] if change["verdict"] == Verdict.SLOWER.value}
-    assert result["facts"]["verdict"] == Verdict.SLOWER.value
+    slower = {change["name"] for change in result["facts"]["changes"] if change["verdict"] == SpeedVerdict.SLOWER.value}
+    assert result["facts"]["verdict"] == SpeedVerdict.SLOWER.value
     assert result["outcome"] == "failed"
     assert {"step", "matmul_forward"} <= slower
     assert told["costs"]["outcome"] == "passed"
@@ -69,13 +73,13 @@ def bits_of_two_builds(directory: str, other: str) -> list[Any]:
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
     results = []
     for reduction, build in (
-        ("tree", Contender("new", environment={"STARPULLM_SIMD": "ref"})),
-        ("ordered", Contender("new", library=Path(other))),
-        ("redux", Contender("new")),
+        ("tree", Variant("new", environment={"STARPULLM_SIMD": "ref"})),
+        ("ordered", Variant("new", library=Path(other))),
+        ("redux", Variant("new")),
     ):
-        builds = with_control(build, Contender("baseline"))
-        with taking_turns(workload(reduction=reduction, sub_batches=3), checkpoint, builds) as turns:
-            result = turns.compare_bits()
+        builds = with_control(build, Variant("baseline"))
+        with interleaved_rounds(workload(reduction=reduction, sub_batches=3), checkpoint, builds) as interleaved:
+            result = interleaved.compare_bits()
             results.append(None if result is None else result.as_json())
     return results
 
@@ -98,14 +102,14 @@ def test_builds_with_other_bits_are_found(tmp_path: Path) -> None:
 def series(directory: str, ranks: int) -> dict[str, Any]:
     checkpoint = Path(directory) / "model.bin"
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
-    with taking_turns(workload(ranks), checkpoint, [Contender("own")]) as turns:
-        steps = [turns.run_round() for _ in range(3)]
-        speed = turns.finish()
+    with interleaved_rounds(workload(ranks), checkpoint, [Variant("own")]) as interleaved:
+        steps = [interleaved.run_round() for _ in range(3)]
+        speed = interleaved.finish()
         return {
             "steps": steps,
-            "seconds": json_value(turns.new.seconds),
+            "seconds": json_value(interleaved.new.seconds),
             "fraction": speed.fraction_of_limit,
-            "cost": turns.new.first["cost"],
+            "cost": interleaved.new.first["cost"],
         }
 
 
@@ -125,7 +129,7 @@ def impossible(directory: str) -> Reply:
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
 
     def run() -> None:
-        with taking_turns(workload(scheduler="none"), checkpoint, [Contender("own")]):
+        with interleaved_rounds(workload(scheduler="none"), checkpoint, [Variant("own")]):
             pass
 
     return attempt(run)
@@ -142,10 +146,10 @@ def killed(directory: str) -> Reply:
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
 
     def run() -> None:
-        with taking_turns(workload(), checkpoint, [Contender("own")]) as turns:
-            turns.run_round()
+        with interleaved_rounds(workload(), checkpoint, [Variant("own")]) as interleaved:
+            interleaved.run_round()
             psutil.Process().children(recursive=True)[-1].kill()
-            turns.run_round()
+            interleaved.run_round()
 
     return attempt(run)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.binding import header
+from starpullm.binding import declarations
 from starpullm.binding.library import find_library, starpu_limits
 from starpullm.errors import LibraryNotFoundError
 from starpullm.machine import inspect_machine
@@ -54,8 +54,8 @@ def test_library_without_our_functions(tmp_path: Path) -> None:
 
 
 def test_library_of_another_abi(tmp_path: Path) -> None:
-    functions = {f"starpullm_{name}": 0 for name in header.functions()}
-    own = header.abi_version()
+    functions = {f"starpullm_{name}": 0 for name in declarations.functions()}
+    own = declarations.abi_version()
     path = compiled(tmp_path / "newer.so", {**functions, "starpullm_abi_version": own + 1})
     parts = str(path), f"ABI version is {own + 1}", f"expected {own}"
     assert_refused(reply_with_library(path), LibraryNotFoundError, *parts)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from starpullm.binding import allocations
-from starpullm.checks import memory
-from starpullm.checks.memory import find_growth
+from starpullm.checks import leaks
+from starpullm.checks.leaks import find_growth
 from starpullm.checks.result import Finding
 from starpullm.errors import OutOfMemoryError, StarpullmError, StateError
 
@@ -65,7 +65,7 @@ def find_leaks(library: str) -> dict[str, list[str]]:
     """Return the leaks of each function of the library, which is the one under test."""
     own = ctypes.CDLL(library)
     kept: list[object] = []
-    memory.FREEING_SECONDS = 0.1  # no worker is about to free anything
+    leaks.FREEING_SECONDS = 0.1  # no worker is about to free anything
 
     def check(function: Callable[[], object]) -> list[str]:
         def repeat(count: int) -> None:
@@ -76,17 +76,17 @@ def find_leaks(library: str) -> dict[str, list[str]]:
         assert (found["compared"] > 0) == (function is not own.allocates_nothing)
         return [leak.sentence for leak in found["findings"]]
 
-    leaks = {name: check(getattr(own, name)) for name in CASES}
+    found = {name: check(getattr(own, name)) for name in CASES}
 
     def keep_objects() -> None:
         own.frees()
         kept.extend(object() for _ in range(3))
 
-    leaks["objects"] = check(keep_objects)
-    leaks["nothing"] = check(own.allocates_nothing)
-    in_libc = [Finding(leak) for leak in leaks["leaks_in_libc"]]
+    found["objects"] = check(keep_objects)
+    found["nothing"] = check(own.allocates_nothing)
+    in_libc = [Finding(leak) for leak in found["leaks_in_libc"]]
     assert of_library([*in_libc, Finding("libstarpu-1.4.so, pool: 16 bytes")]) == in_libc
-    return leaks
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_objects_of_python_that_are_kept_are_found(found_leaks: dict[str, list[s
 def fail_allocations(library: str) -> dict[str, tuple[int, list[str]]]:
     """Return for two functions how many of their allocations failed, and what was found."""
     own = ctypes.CDLL(library)
-    memory.FREEING_SECONDS = 0.1
+    leaks.FREEING_SECONDS = 0.1
     told: dict[str, type[StarpullmError]] = {"leaks_if_refused": OutOfMemoryError, "tells_otherwise": StateError}
 
     def call(name: str, opened: None) -> None:

@@ -22,8 +22,8 @@ import pytest
 
 from starpullm import Runtime, Trainer
 from starpullm.binding import prototypes
+from starpullm.checks.check_context import limited_files
 from starpullm.checks.offload import damage, unnamed_files
-from starpullm.checks.place import limited_files
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.errors import (
     FileError,

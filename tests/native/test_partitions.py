@@ -14,7 +14,7 @@ import pytest
 
 from starpullm.binding.library import find_library
 from starpullm.checks.cases import Case
-from starpullm.checks.place import Workplace
+from starpullm.checks.check_context import StandaloneContext
 from starpullm.checks.threads import Threads
 from starpullm.golden.records import shipped_record
 from starpullm.machine import count_cores
@@ -151,7 +151,7 @@ __attribute__((constructor)) static void catch_one(void)
 
 
 def lines_of_threads(directory: str) -> list[str]:
-    return Threads().run(Workplace(Path(directory), None), Case()).lines()
+    return Threads().run(StandaloneContext(Path(directory), None), Case()).lines()
 
 
 def test_a_signal_that_a_library_catches_when_it_is_opened(tmp_path: Path) -> None:

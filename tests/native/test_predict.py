@@ -21,10 +21,10 @@ from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.models import MODELS
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import shipped_record
+from starpullm.graph.work import work_of
 from starpullm.predict.costs import matmul_operations
-from starpullm.predict.graph import work_of
-from starpullm.predict.measure import same_tasks
 from starpullm.predict.plan import Plan, make_plan
+from starpullm.predict.recorded_steps import same_tasks
 from starpullm.runtime import Runtime
 from starpullm.speed.limit import matmul_flops
 from starpullm.trainer import Trainer

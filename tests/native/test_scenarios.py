@@ -1,4 +1,4 @@
-"""Stories end badly if a trainer and the plain model differ in anything that is compared, and become short programs.
+"""Sequences end badly if a trainer and the plain model differ in anything that is compared, and become short programs.
 
 The plain model is tested in tests/unit.
 """
@@ -19,11 +19,10 @@ from starpullm.binding import allocations
 from starpullm.checks.isolation import Pool
 from starpullm.commands import scenario as command
 from starpullm.golden.plain import PlainModel
-from starpullm.scenario import scene
-from starpullm.scenario import story as stories
-from starpullm.scenario.scene import Scene
-from starpullm.scenario.story import Call, Ending, Story, draw, tell
-from starpullm.scenario.twin import Twin
+from starpullm.scenario import call_sequence, state_machine
+from starpullm.scenario.call_sequence import Call, CallSequence, Ending, draw, run_sequence
+from starpullm.scenario.reference_model import TrainerWithReference
+from starpullm.scenario.state_machine import StateMachine
 
 from .children import TWO_CORES, run_function, run_python
 
@@ -42,15 +41,15 @@ patch = pytest.MonkeyPatch().setattr
 """In children, which end with what has been patched."""
 
 
-def story(*calls: tuple[str, dict[str, Any]], **options: Any) -> Story:
+def sequence(*calls: tuple[str, dict[str, Any]], **options: Any) -> CallSequence:
     rest = [Call(name, {"who": "a", **arguments}) for name, arguments in calls]
     made = {"partition": "1x1", "scheduler": "lws", "seed": 3, **SIZES}
-    return Story(made, "", [Call("open", {**OPENED, **options}), *rest])
+    return CallSequence(made, "", [Call("open", {**OPENED, **options}), *rest])
 
 
-def told(of: Story) -> Ending:
+def ending_of(of: CallSequence) -> Ending:
     with tempfile.TemporaryDirectory() as directory:
-        return tell(of, Path(directory))
+        return run_sequence(of, Path(directory))
 
 
 def nan_loss(model: PlainModel) -> None:
@@ -85,7 +84,7 @@ FAULTS: dict[str, Callable[[PlainModel], None]] = {
 
 
 def endings_with_faults() -> dict[str, list[Any]]:
-    """Tell one story with a plain model that has each of the faults."""
+    """Run one sequence with a plain model that has each of the faults."""
     made = PlainModel.__init__
     endings = {}
     for name, fault in {"": lambda model: None, **FAULTS}.items():
@@ -95,7 +94,7 @@ def endings_with_faults() -> dict[str, list[Any]]:
             fault(self)
 
         patch(PlainModel, "__init__", make)
-        endings[name] = list(told(story(("step", {}))))
+        endings[name] = list(ending_of(sequence(("step", {}))))
     return endings
 
 
@@ -106,12 +105,12 @@ def test_a_difference_in_anything_that_is_compared_is_found() -> None:
     assert nothing == ["", ""]
     for name, (_, sentence, kind) in endings.items():
         assert kind == "Difference", name
-        assert sentence.startswith("story 3, call 1, step(who='a'): Difference: "), sentence
+        assert sentence.startswith("sequence 3, call 1, step(who='a'): Difference: "), sentence
         assert f" {name}" in sentence, sentence
 
 
 def ending_beyond_bounds() -> list[Any]:
-    """Tell a story with gradients that have no fixed bits, of which one is wrong by a hundredth."""
+    """Run a sequence with gradients that have no fixed bits, of which one is wrong by a hundredth."""
     backward = PlainModel.backward
 
     def wrong(self: PlainModel, *batch: Any) -> None:
@@ -119,7 +118,7 @@ def ending_beyond_bounds() -> list[Any]:
         self.groups["activation_grads"]["fch"][...] *= np.float32(1.01)
 
     patch(PlainModel, "backward", wrong)
-    return list(told(story(("step", {}), reduction="redux", keep_activations=False)))
+    return list(ending_of(sequence(("step", {}), reduction="redux", keep_activations=False)))
 
 
 def test_gradients_beyond_their_bounds_are_found() -> None:
@@ -129,10 +128,10 @@ def test_gradients_beyond_their_bounds_are_found() -> None:
 
 
 def endings_of_refusals() -> list[Any]:
-    """Tell a story in which the library accepts what it should refuse."""
-    ends = [list(told(story(("refuse", {"what": what})))) for what in ("input", "runtime in use")]
-    patch(scene, "REFUSALS", {"nothing": (ValueError, lambda scene, trainer: None)})
-    return [*ends, list(told(story(("refuse", {"what": "nothing"}))))]
+    """Run a sequence in which the library accepts what it should refuse."""
+    ends = [list(ending_of(sequence(("refuse", {"what": what})))) for what in ("input", "runtime in use")]
+    patch(state_machine, "REFUSALS", {"nothing": (ValueError, lambda state_machine, trainer: None)})
+    return [*ends, list(ending_of(sequence(("refuse", {"what": "nothing"}))))]
 
 
 def test_what_is_not_refused_is_found() -> None:
@@ -142,26 +141,32 @@ def test_what_is_not_refused_is_found() -> None:
 
 
 def endings_of_new_faults() -> dict[str, list[Any]]:
-    """Tell stories of which the model expects something else than the library does."""
-    steps = story(("step", {}), ("save_state", {"slow": True}), ("close", {}), trace=True)
-    without_memory = story(("lack_memory", {"place": 1}))
+    """Run sequences of which the model expects something else than the library does."""
+    steps = sequence(("step", {}), ("save_state", {"slow": True}), ("close", {}), trace=True)
+    without_memory = sequence(("lack_memory", {"place": 1}))
     restart = Call("restart", {"partition": "1x1", "place": 2})
     without_memory = without_memory._replace(calls=[*without_memory.calls, restart])
-    endings = {"": told(steps), "without memory": told(without_memory)}
+    endings = {"": ending_of(steps), "without memory": ending_of(without_memory)}
     for name, of, owner, attribute, value in (
-        ("what is left when all is closed", steps, scene, "KEPT_AFTER_RUNTIMES", 0),
+        ("what is left when all is closed", steps, state_machine, "KEPT_AFTER_RUNTIMES", 0),
         ("memory lacks where it is said to", without_memory, allocations, "not_reached", lambda: 1),
-        ("expected a refusal, found a value", steps, Twin, "_is_kept", lambda *_: False),
-        ("numbers of the steps in the trace", steps, Twin, "_submitted", property(lambda _: 7, lambda *_: None)),
-        ("what the newest state says", steps, scene, "_description", Mock(side_effect=[{}, {"batches": 1}])),
+        ("expected a refusal, found a value", steps, TrainerWithReference, "_is_kept", lambda *_: False),
+        (
+            "numbers of the steps in the trace",
+            steps,
+            TrainerWithReference,
+            "_submitted",
+            property(lambda _: 7, lambda *_: None),
+        ),
+        ("what the newest state says", steps, state_machine, "_description", Mock(side_effect=[{}, {"batches": 1}])),
     ):
         with pytest.MonkeyPatch.context() as changes:
             changes.setattr(owner, attribute, value, raising=False)
-            endings[name] = told(of)
+            endings[name] = ending_of(of)
     return {name: list(ending) for name, ending in endings.items()}
 
 
-def test_what_a_story_leaves_and_says_is_compared() -> None:
+def test_what_a_sequence_leaves_and_says_is_compared() -> None:
     endings = run_function(endings_of_new_faults, environment=allocations.preloading())
     for name in ("", "without memory"):
         compared, *nothing = endings.pop(name)
@@ -173,12 +178,12 @@ def test_what_a_story_leaves_and_says_is_compared() -> None:
 
 
 def endings_of_kills() -> list[Any]:
-    """Tell stories of kills during a second save, which leave a complete state, none, and another trainer's."""
+    """Run sequences of kills during a second save, which leave a complete state, none, and another trainer's."""
     saves: list[tuple[str, dict[str, Any]]] = [("submit", {}), ("save_state", {})] * 2
-    left = [told(story(*saves, ("interrupt", {})))]
+    left = [ending_of(sequence(*saves, ("interrupt", {})))]
     for steps in ([], [7]):
-        patch(scene, "complete_steps", Mock(return_value=steps))
-        left.append(told(story(*saves, ("interrupt", {}))))
+        patch(state_machine, "complete_steps", Mock(return_value=steps))
+        left.append(ending_of(sequence(*saves, ("interrupt", {}))))
     return left
 
 
@@ -194,82 +199,84 @@ def test_what_a_kill_leaves_is_compared() -> None:
 
 
 @pytest.mark.parametrize("seed", [6])
-def test_a_story_is_a_program(seed: int) -> None:
-    """It makes the same calls as the story, so it ends well too; impossible ones are left out."""
-    possible = Story.from_json(*run_function(possible_calls, seed, environment=TWO_CORES))
+def test_a_sequence_is_a_program(seed: int) -> None:
+    """It makes the same calls as the sequence, so it ends well too; impossible ones are left out."""
+    possible = CallSequence.from_json(*run_function(possible_calls, seed, environment=TWO_CORES))
     run_python(possible.program("no difference"), environment=TWO_CORES)
 
 
-def possible_calls(seed: int) -> Story:
-    """Return the story of a seed without the calls that are impossible."""
+def possible_calls(seed: int) -> CallSequence:
+    """Return the sequence of a seed without the calls that are impossible."""
     drawn = draw(seed)
     made: list[Call] = []
     nested: list[str] = []
 
     def heard(name: str, call: Callable[..., None]) -> Callable[..., None]:
-        def make(self: Scene, *who: str, **arguments: Any) -> None:
+        def make(self: StateMachine, *who: str, **arguments: Any) -> None:
             nested.append(name)
             try:
                 call(self, *who, **arguments)
             finally:
                 nested.pop()
-            if not nested and not who:  # closing a scene closes its trainers
+            if not nested and not who:  # closing a machine closes its trainers
                 made.append(Call(name, arguments))
 
         return make
 
-    class Heard(Scene):
+    class Heard(StateMachine):
         """Hears the calls, but not those that calls make themselves."""
 
     for name in {call.name for call in drawn.calls}:
-        patch(Heard, name, heard(name, getattr(Scene, name)))
-    patch(stories, "Scene", Heard)
-    assert told(drawn).kind == ""
+        patch(Heard, name, heard(name, getattr(StateMachine, name)))
+    patch(call_sequence, "StateMachine", Heard)
+    assert ending_of(drawn).kind == ""
     return drawn._replace(calls=made)
 
 
 def output_of_the_command() -> str:
-    """Return what the command prints for two stories."""
+    """Return what the command prints for two sequences."""
     patch(command, "IN_ONE_PROCESS", 2)
     return CliRunner().invoke(command.command, ["--minutes", "0", "--seed", "40"], catch_exceptions=False).stdout
 
 
 def test_command() -> None:
-    assert run_function(output_of_the_command, environment=TWO_CORES).startswith("2 stories, ")
+    assert run_function(output_of_the_command, environment=TWO_CORES).startswith("2 sequences, ")
 
 
 def test_ends_of_ranks(tmp_path: Path) -> None:
     """All with status 1, but only options that are refused end as other options that are."""
     with Pool() as pool:
         first, other, raises = (
-            command._tell(pool, [told], tmp_path / "told", 2).facts["kind"]
-            for told in (story(seq_len=1000), story(seq_len=2000), story(("read", {})))
+            command._run(pool, [called], tmp_path / "progress", 2).facts["kind"]
+            for called in (sequence(seq_len=1000), sequence(seq_len=2000), sequence(("read", {})))
         )
     assert first == other != raises
 
 
-def test_a_slow_story_is_none_that_ends_badly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told again with more time; one that doesn't end then either isn't said to do otherwise."""
-    told = tmp_path / "told"
+def test_a_slow_sequence_is_none_that_ends_badly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is run again with more time; one that doesn't end then either isn't said to do otherwise."""
+    progress = tmp_path / "progress"
     monkeypatch.setattr(command, "START_SECONDS", 1e-3)
-    monkeypatch.setattr(command, "STORY_SECONDS", 0.0)
+    monkeypatch.setattr(command, "SEQUENCE_SECONDS", 0.0)
     monkeypatch.setattr(command, "PATIENCE", 6e4)
     with Pool() as pool:
-        slow = command._tell(pool, [story(("step", {})), story()], told, 1)
+        slow = command._run(pool, [sequence(("step", {})), sequence()], progress, 1)
         monkeypatch.setattr(command, "PATIENCE", 1.0)
-        hangs = command._tell(pool, [story()], told, 1, again=False)
+        hangs = command._run(pool, [sequence()], progress, 1, again=False)
     assert slow.facts == {}
     assert slow.compared > 2 * 6 * 28
-    assert told.read_text() == "0"
-    assert hangs.facts["kind"].startswith("tell_stories: the check had not ended after")
+    assert progress.read_text() == "0"
+    assert hangs.facts["kind"].startswith("run_sequences: the check had not ended after")
     line = hangs.lines()[0]
-    assert line.startswith("scenarios: failed: tell_stories: the check had not ended after 0.001 s, so its process was")
+    assert line.startswith(
+        "scenarios: failed: run_sequences: the check had not ended after 0.001 s, so its process was"
+    )
 
 
 def endings_on_a_busy_machine() -> list[Any]:
-    """Tell a story in which the process doesn't stand still for a copy in time."""
-    patch(scene, "_COPY", "exit 124")
-    return list(told(story(("submit", {}), ("save_state", {}), ("interrupt", {}), ("step", {}))))
+    """Run a sequence in which the process doesn't stand still for a copy in time."""
+    patch(state_machine, "_COPY", "exit 124")
+    return list(ending_of(sequence(("submit", {}), ("save_state", {}), ("interrupt", {}), ("step", {}))))
 
 
 def test_a_call_for_which_a_machine_is_too_busy_is_left_out() -> None:

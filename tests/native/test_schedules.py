@@ -17,11 +17,11 @@ from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.models import MODELS
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
-from starpullm.predict.graph import work_of
+from starpullm.graph.on_paper import run
+from starpullm.graph.work import work_of
 from starpullm.predict.plan import Plan, make_plan
-from starpullm.predict.schedule import run
 from starpullm.runtime import Runtime
-from starpullm.schedules import Pass, Schedule, ahead
+from starpullm.schedules import Pass, PipelineSchedule, ahead
 from starpullm.trainer import Trainer
 
 from .children import Reply, assert_refused, attempt, run_function
@@ -47,14 +47,14 @@ def elements(plan: Plan, group: str, stage: int | None = None) -> dict[str, int]
     }
 
 
-def apart(count: int | None = None, **changes: Any) -> Schedule:
+def apart(count: int | None = None, **changes: Any) -> PipelineSchedule:
     """Return the same of a schedule with passes of weights, which is so many sub-batches ahead."""
     return changed(
         lambda stages, sub_batches: ahead([count or sub_batches] * stages, sub_batches, weights=True), **changes
     )
 
 
-def changed(made: Schedule | None = None, **changes: Any) -> Schedule:
+def changed(made: PipelineSchedule | None = None, **changes: Any) -> PipelineSchedule:
     """Return the schedule gpipe, or another, with entries that are replaced, moved to the end, or inserted."""
 
     def schedule(stages: int, sub_batches: int) -> list[Pass]:
@@ -320,7 +320,11 @@ def own_schedule(directory: str) -> list[float]:
     checkpoint, losses = Path(directory, "model.bin"), []
     generate_checkpoint(checkpoint, TINY, 1)
     with Runtime("2x1") as runtime:
-        schedules: tuple[str | Schedule, ...] = (lambda stages, count: ahead([2] * stages, count), "gpipe", apart(2))
+        schedules: tuple[str | PipelineSchedule, ...] = (
+            lambda stages, count: ahead([2] * stages, count),
+            "gpipe",
+            apart(2),
+        )
         for schedule in schedules:
             options: dict[str, Any] = {"sub_batches": 4, "schedule": schedule, "gradient_buffers": "block"}
             with Trainer(runtime, checkpoint, batch_size=4, seq_len=8, **options) as trainer:

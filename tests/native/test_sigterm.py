@@ -27,8 +27,8 @@ BLAS = ("--against", "blas", "--blas-library", "scipy-openblas32")
     [
         (BENCH, "starpullm-model-*/model.bin"),
         ((*BENCH, *BLAS), "starpullm-model-*/model.bin"),
-        (("scenario", "--minutes", 5), "starpullm-scenario-*/told"),
-        (("scenario", "--minutes", 5, "--ranks", 2), "starpullm-scenario-*/told"),
+        (("scenario", "--minutes", 5), "starpullm-scenario-*/progress"),
+        (("scenario", "--minutes", 5, "--ranks", 2), "starpullm-scenario-*/progress"),
         (("parity", *100 * ("tiny",)), "starpullm-parity-*/*"),
     ],
     ids=["bench", "bench against", "scenario", "scenario over ranks", "parity"],

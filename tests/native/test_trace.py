@@ -16,7 +16,7 @@ import pytest
 
 from starpullm.commands.trace import FORMATS
 from starpullm.trace import AccessMode
-from starpullm.traces.run import TracedRun, load_run
+from starpullm.traces.traced_run import TracedRun, load_run
 
 from . import trace_readers
 from .children import TWO_CORES, cli_command, run_cli, run_command

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from starpullm.checks.cases import Case, find_record
+from starpullm.checks.check_context import CheckContext, run_check
 from starpullm.checks.isolation import Pool
-from starpullm.checks.place import Place, run_check
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.training import new_trainer
 from starpullm.data.generator import generate_tokens
@@ -52,13 +52,13 @@ def test_a_child_serves_all_checks_of_its_configuration(pool: Pool) -> None:
     assert pool.costs == {"processes": 2, "served": 4}
 
 
-def train_and_spoil(place: Place, record: str) -> None:
+def train_and_spoil(context: CheckContext, record: str) -> None:
     """Train, and overwrite the file of the initial model."""
     golden = find_record(record)
-    with new_trainer(place, golden) as trainer:
+    with new_trainer(context, golden) as trainer:
         for number in range(3):
             trainer.step(*generate_tokens(5, number, golden.batch_size, golden.seq_len, golden.model.vocab_size))
-        trainer.save_checkpoint(place.checkpoint(golden))
+        trainer.save_checkpoint(context.checkpoint(golden))
 
 
 def test_every_check_begins_at_the_initial_state(pool: Pool) -> None:
@@ -68,7 +68,7 @@ def test_every_check_begins_at_the_initial_state(pool: Pool) -> None:
     assert pool.costs["processes"] == 1
 
 
-def told_home(place: Place) -> Result:
+def told_home(context: CheckContext) -> Result:
     return Result(check="home", outcome=Outcome.PASSED, sentence=os.environ["STARPU_HOME"], compared=1)
 
 
@@ -77,14 +77,14 @@ def test_a_home_of_starpu_that_is_set_stays(pool: Pool, tmp_path: Path, monkeypa
     assert pool.call(ONE, told_home).result().sentence == str(tmp_path)
 
 
-def wait(place: Place, seconds: float) -> Result:
+def wait(context: CheckContext, seconds: float) -> Result:
     time.sleep(seconds)
     return Result(check="wait", outcome=Outcome.PASSED, sentence=f"{seconds} s", compared=1)
 
 
-def interrupt_and_wait(place: Place, pid: int) -> Result:
+def interrupt_and_wait(context: CheckContext, pid: int) -> Result:
     os.kill(pid, signal.SIGALRM)
-    return wait(place, 3)
+    return wait(context, 3)
 
 
 def test_an_interrupted_call_leaves_no_reply_for_the_next(pool: Pool) -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from starpullm.pytest_plugin.items import FAMILIES, FIXTURES
+from starpullm.pytest_plugin.entries import FAMILIES, FIXTURES
 
 from .conftest import Run
 

@@ -55,7 +55,7 @@ import pytest
 
 from starpullm.checks.cases import find_record
 from starpullm.checks.result import Outcome, Result
-from starpullm.checks.training import new_trainer, own_batch
+from starpullm.checks.training import new_trainer, local_batch
 
 pytestmark = pytest.mark.starpullm_over_ranks
 
@@ -64,7 +64,7 @@ def stumble(place, record):
     with new_trainer(place, find_record(record)) as trainer:
         if place.runtime.rank == 1:
             raise ValueError("stumbled")
-        trainer.step(*own_batch(trainer, 1, 0))
+        trainer.step(*local_batch(trainer, 1, 0))
 
 
 def crash(place, record):
@@ -153,10 +153,10 @@ def test_starts_ranks_itself(starpullm_check):
 
 
 def test_trains(starpullm_trainer, starpullm_golden):
-    from starpullm.checks.training import own_batch
+    from starpullm.checks.training import local_batch
 
     assert starpullm_trainer.runtime.ranks == 2
-    losses = COMM.allgather(starpullm_trainer.step(*own_batch(starpullm_trainer, starpullm_golden.seed, 0)))
+    losses = COMM.allgather(starpullm_trainer.step(*local_batch(starpullm_trainer, starpullm_golden.seed, 0)))
     assert losses[0] == losses[1]
 """
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from starpullm.errors import StarpullmError
 from starpullm.probe import probe_program
+from starpullm.probe.probe_schedules import machine_variables
 from starpullm.probe.program import run_program
-from starpullm.probe.schedules import machine_variables
 
 from .built import EXAMPLES, Example, examples, lock_results, prepare_environment
 

@@ -12,14 +12,14 @@ from starpullm.commands.main import main
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.probe_log import read_probe_log
 from starpullm.probe import probe_program
+from starpullm.probe.probe_schedules import STANDARD, WATCHED, PoisonMode
 from starpullm.probe.replay import replay_program, schedule_of
-from starpullm.probe.schedules import STANDARD, WATCHED, Poison
 
 
 def test_the_words_of_schedules() -> None:
     assert all(schedule_of(schedule.name) is schedule for schedule in STANDARD)
     again = schedule_of("seed 3, 1 worker, 420 us")
-    assert (again.seed, again.max_workers, again.delay_us, again.poison) == (3, 1, 420, Poison.NONE)
+    assert (again.seed, again.max_workers, again.delay_us, again.poison) == (3, 1, 420, PoisonMode.NONE)
     with pytest.raises(InvalidArgumentError, match="found 'seed 3', expected what a probe names"):
         schedule_of("seed 3")
 

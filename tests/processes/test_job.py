@@ -20,10 +20,10 @@ import pytest
 from starpullm.errors import MissingDependencyError, RuntimeFailureError
 from starpullm.processes import job, stacks
 from starpullm.processes.endings import Completed, Crashed, ExitedWith, Job, JobEnding, RankReport, TimedOut
-from starpullm.processes.guard import ended_with_this_process
 from starpullm.processes.job import job_environment, processes_of, run_job
 from starpullm.processes.mpirun import mpirun_command
 from starpullm.processes.progress import Phase
+from starpullm.processes.reaper import ended_with_this_process
 
 TIME_LIMIT = 60.0
 
@@ -351,7 +351,7 @@ def test_stacks_of_a_process_that_is_gone() -> None:
     assert stacks.native_stacks(process.pid, 60) == ""
 
 
-# ---- The guard ----
+# ---- The reaper ----
 
 
 def test_a_program_does_not_outlive_the_process_that_probes_it(job_name: str, tmp_path: Path) -> None:

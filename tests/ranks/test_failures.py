@@ -120,13 +120,13 @@ def test_ranks_end_with_a_launcher_that_is_killed(job_name: str, tmp_path: Path,
     )
     command = [sys.executable, "-c", code, programs.__file__, str(tmp_path / "files")]
     with subprocess.Popen(command) as launcher:
-        # The launcher, mpirun, and for each rank its keeper and its process.
+        # The launcher, mpirun, and for each rank its wrapper and its process.
         wait_until(lambda: len(processes_of(job_name)) == 2 + 2 * RANKS)
         if mpirun == "stopped":
             (process,) = (found for found in map(psutil.Process, processes_of(job_name)) if found.name() == "mpirun")
             process.suspend()
         launcher.kill()
-    # The guard's last act: it removes what was written while it killed.
+    # The reaper's last act: it removes what was written while it killed.
     wait_until(lambda: not processes_of(job_name) and not any((tmp_path / "files").iterdir()))
 
 

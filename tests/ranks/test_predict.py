@@ -8,7 +8,7 @@ import pytest
 
 from starpullm.data.generator import generate_checkpoint
 from starpullm.data.models import MODELS
-from starpullm.predict.measure import record_steps
+from starpullm.predict.recorded_steps import record_steps
 from starpullm.speed.workload import Workload
 
 TIME_LIMIT = 100.0

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from starpullm.binding import prototypes
+from starpullm.checks.check_context import CheckContext
 from starpullm.checks.isolation import Pool
-from starpullm.checks.place import Place
 from starpullm.checks.references import record_trainer
-from starpullm.checks.training import own_batch
+from starpullm.checks.training import local_batch
 from starpullm.golden.records import shipped_record
 from starpullm.options import RuntimeConfiguration
 from starpullm.trace import Trace
@@ -29,18 +29,18 @@ SLOTS = 2
 """Steps in flight."""
 
 
-def shares_of_ranks(place: Place, *, reduction: str, tiles: int = 1) -> None:
+def shares_of_ranks(context: CheckContext, *, reduction: str, tiles: int = 1) -> None:
     """Submit two steps, and ask the library for this rank's share after each; raise an error if it is another one."""
-    runtime, record = place.runtime, shipped_record("tiny")
+    runtime, record = context.runtime, shipped_record("tiny")
     assert record.model.num_layers == LAYERS
     options: dict[str, Any] = {"sub_batches": SUB_BATCHES, "reduction": reduction, "weight_gradient_tiles": tiles}
     batch = replace(record, batch_size=SUB_BATCHES * runtime.ranks)
     with record_trainer(
-        runtime, batch, place.checkpoint(record), trace=True, keep_activations=False, steps_in_flight=SLOTS, **options
+        runtime, batch, context.checkpoint(record), trace=True, keep_activations=False, steps_in_flight=SLOTS, **options
     ) as trainer:
         shares = []
         for number in range(2):
-            trainer.submit(*own_batch(trainer, 1, number))
+            trainer.submit(*local_batch(trainer, 1, number))
             shares += prototypes.results("session_share", trainer._handle)
         trace = trainer.trace()
     owned, updates = updates_of_ranks(trace, runtime.ranks)

@@ -100,7 +100,7 @@ def test_the_example_of_the_page(tmp_path: Path) -> None:
 def test_different_options_are_refused(tmp_path: Path) -> None:
     code = (
         "import sys; from starpullm.commands import main\n"
-        "from starpullm.processes.keeper import rank_and_size_from_environment\n"
+        "from starpullm.processes.rank_wrapper import rank_and_size_from_environment\n"
         "rank, _ = rank_and_size_from_environment()\n"
         "main([*sys.argv[1:], '--sub-batches', str(rank + 1)])"
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from starpullm.checks.cases import Case
+from starpullm.checks.check_context import run_check
 from starpullm.checks.isolation import Pool
-from starpullm.checks.place import run_check
 from starpullm.checks.result import Outcome
 
 TIME_LIMIT = 100.0

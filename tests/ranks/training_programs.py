@@ -24,16 +24,16 @@ from starpullm import Runtime, Trainer
 from starpullm import trainer as trainer_module
 from starpullm.binding import allocations
 from starpullm.binding.library import find_library
-from starpullm.checks.statements import Statements
+from starpullm.checks.expectations import Expectations
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import StarpullmError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import num_parameters
-from starpullm.predict.measure import same_tasks
 from starpullm.predict.plan import make_plan
+from starpullm.predict.recorded_steps import same_tasks
 from starpullm.processes import ranks
 from starpullm.processes.progress import report_phase
-from starpullm.scenario.twin import check_workers
+from starpullm.scenario.reference_model import check_workers
 from starpullm.schedules import Pass, ahead
 from starpullm.trace import AccessMode, Trace
 
@@ -318,7 +318,7 @@ def long_traces(comm: Comm, checkpoint: str) -> None:
             check_steps(trace, range(first * steps, (first + 1) * steps))
             trainer.clear_trace()
             assert len(trainer.trace()) == 0
-        statements = Statements()
+        statements = Expectations()
         check_workers(statements, runtime, trace)
         assert statements.wrong == []
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.llmc import train_llmc
+from starpullm.checks.llmc_reference import train_llmc
 from starpullm.checks.training import make_inputs
 from starpullm.data.generator import generate_tokens
 from starpullm.files.atomic import atomic_write

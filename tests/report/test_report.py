@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from starpullm.checks.left_out import LeftOut, beyond
 from starpullm.checks.result import Outcome, Result
 from starpullm.errors import MissingDependencyError
 from starpullm.report.document import new_document, write_document
 from starpullm.report.failures import failure_groups, failures, reason_of
 from starpullm.report.folder import PageError, ReportFolder, require_packages
-from starpullm.report.left_out import LeftOut, beyond
 from starpullm.report.page import render
 from starpullm.report.pipeline import passes_of
 from starpullm.report.tables import matrices

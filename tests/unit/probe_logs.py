@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.files import probe_log
-from starpullm.probe.flow import Flow, flow_of
+from starpullm.probe.program_tasks import TaskFlow, flow_of
 
 STREAMS = ("names", "handles", "tasks", "accesses", "events", "hashes", "contents")
 R, W, RW, REDUX, COMMUTE = 1, 2, 3, 8, 16
@@ -91,6 +91,6 @@ def write_log(folder: Path, tasks: Sequence[Task], contents: Mapping[int, float]
     return folder
 
 
-def flow(folder: Path, *tasks: Task, contents: Mapping[int, float] | None = None) -> Flow:
+def flow(folder: Path, *tasks: Task, contents: Mapping[int, float] | None = None) -> TaskFlow:
     """Return the task flow of a log of these tasks."""
     return flow_of(probe_log.read_probe_log(write_log(folder, tasks, contents or {})))

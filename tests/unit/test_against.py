@@ -9,7 +9,7 @@ import pytest
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.speed.against import LOSS_TOLERANCE, Spread, check_losses, compare
-from starpullm.speed.verdict import median_interval
+from starpullm.speed.speed_verdict import median_interval
 
 from .workloads import workload
 
@@ -25,7 +25,7 @@ def test_losses_that_agree() -> None:
 
 @pytest.mark.parametrize("second", [10.5 + 2 * LOSS_TOLERANCE, 10.5 - 2 * LOSS_TOLERANCE, math.nan, math.inf])
 def test_losses_that_do_not(second: float) -> None:
-    """A contender that computes something else after the first forward pass."""
+    """A variant that computes something else after the first forward pass."""
     with pytest.raises(
         RuntimeFailureError, match=r"^torch eager: step 1: its loss is .*, expected the strict run's 10\.5"
     ):

@@ -20,7 +20,7 @@ from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 from starpullm.processes.lock import LOCK_VARIABLE
-from starpullm.speed.against import Comparison, ContenderSpeed, Spread
+from starpullm.speed.against import SpeedComparison, Spread, VariantSpeed
 from starpullm.speed.measure import Throughput
 from starpullm.speed.workload import Workload
 
@@ -317,9 +317,9 @@ def test_bench_tells_the_noise_and_prints_no_ratio_within_it(monkeypatch: pytest
 
 
 def test_ratios_within_noise_or_of_few_rounds_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def speed(name: str, is_within_noise: bool | None) -> ContenderSpeed:
+    def speed(name: str, is_within_noise: bool | None) -> VariantSpeed:
         spread = Spread(1.1, 0.9, 1.2)
-        return ContenderSpeed(
+        return VariantSpeed(
             name=name,
             description=name,
             tokens_per_ms=spread,
@@ -329,11 +329,11 @@ def test_ratios_within_noise_or_of_few_rounds_are_not_printed(monkeypatch: pytes
         )
 
     lines: list[str] = []
-    contenders = (speed("strict", True), speed("blas", True), speed("torch eager", False), speed("library", None))
+    variants = (speed("strict", True), speed("blas", True), speed("torch eager", False), speed("library", None))
     monkeypatch.setattr(OUT, "print", lines.append)
-    comparison = Comparison(
+    comparison = SpeedComparison(
         configuration=workload(),
-        contenders=contenders,
+        variants=variants,
         loss_difference=0.0,
     )
     bench.print_comparison(comparison)

@@ -16,13 +16,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from starpullm.checks.dependencies.graph import DependencyKind, TaskGraph
 from starpullm.checks.dependencies.observed_order import ObservedOrder, observe, violation_text
-from starpullm.checks.dependencies.required_order import required_edges
 from starpullm.checks.dependencies.reuse import HandleReuse, typical_durations
 from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
 from starpullm.checks.result import Outcome
 from starpullm.errors import InvalidArgumentError
+from starpullm.graph.required_order import required_edges
+from starpullm.graph.task_graph import DependencyKind, TaskGraph
 from starpullm.trace import AccessMode, Trace
 
 from .traces import Flow, trace_of

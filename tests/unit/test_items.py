@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from starpullm.checks.check import all_checks
-from starpullm.checks.items import Item, items
+from starpullm.checks.left_out import LeftOut
+from starpullm.checks.suite_items import Item, items
 from starpullm.options import RuntimeConfiguration
-from starpullm.report.left_out import LeftOut
 
 
 class Chosen:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from starpullm.checks.bits import bits_of
-from starpullm.checks.kernels.cases import CASES, Case, make_case
-from starpullm.checks.kernels.check import Function, compare_levels
 from starpullm.checks.kernels.draw import SUM_CONTINUES, Buffer
-from starpullm.checks.kernels.fence import Fences
+from starpullm.checks.kernels.guard_pages import GuardPages
+from starpullm.checks.kernels.kernel_bits import Function, compare_levels
+from starpullm.checks.kernels.kernel_cases import CASES, KernelCase, make_case
 from starpullm.checks.result import Finding
 
 KERNEL = "residual_forward"
@@ -49,29 +49,31 @@ def beyond(array: np.ndarray[Any, np.dtype[np.float32]], index: int) -> np.ndarr
     return base.reshape(-1).view(np.uint32)[offset : offset + 1]
 
 
-def case_with(threads: int, count: int = 20) -> Case:
+def case_with(threads: int, count: int = 20) -> KernelCase:
     number = next(
         n for n in range(0, 4000, 2) if (made := make_case(KERNEL, 7, n)).threads == threads and size(made) >= count
     )
     return make_case(KERNEL, 7, number)
 
 
-def size(case: Case) -> int:
+def size(case: KernelCase) -> int:
     return int(case.arguments["count"])
 
 
 @pytest.fixture(scope="module")
-def cases() -> dict[int, Case]:
+def cases() -> dict[int, KernelCase]:
     return {threads: case_with(threads) for threads in (1, 2)}
 
 
-def compare(case: Case, kernel: Function) -> tuple[int, list[Finding]]:
+def compare(case: KernelCase, kernel: Function) -> tuple[int, list[Finding]]:
     with np.errstate(all="ignore"):
-        return compare_levels(case, {"ref": residual, "mine": kernel}, ["out"], Fences())
+        return compare_levels(case, {"ref": residual, "mine": kernel}, ["out"], GuardPages())
 
 
 @pytest.mark.parametrize(("threads", "runs"), [(1, 1), (2, 2)])
-def test_the_same_kernel_passes_and_its_elements_are_counted(cases: dict[int, Case], threads: int, runs: int) -> None:
+def test_the_same_kernel_passes_and_its_elements_are_counted(
+    cases: dict[int, KernelCase], threads: int, runs: int
+) -> None:
     """The plain kernel itself is compared where there are several threads."""
     case = cases[threads]
     assert compare(case, residual) == (runs * size(case), [])
@@ -92,7 +94,7 @@ def flip(array: np.ndarray[Any, np.dtype[np.float32]], index: int) -> None:
     ],
 )
 def test_what_is_wrong_is_found(
-    cases: dict[int, Case], change: Callable[[Mapping[str, Any], int], None], sentence: str, threads: int
+    cases: dict[int, KernelCase], change: Callable[[Mapping[str, Any], int], None], sentence: str, threads: int
 ) -> None:
     case = cases[threads]
     _, findings = compare(case, changed_by(lambda a, thread: change({**a, "threads": threads}, thread)))
@@ -103,7 +105,7 @@ def test_what_is_wrong_is_found(
     )
 
 
-def test_the_first_element_that_differs_is_described(cases: dict[int, Case]) -> None:
+def test_the_first_element_that_differs_is_described(cases: dict[int, KernelCase]) -> None:
     case = cases[1]
     _, [finding] = compare(case, changed_by(lambda a, thread: flip(a["out"], 5)))
     assert finding.sentence.endswith(": out has other bits")
@@ -113,7 +115,7 @@ def test_the_first_element_that_differs_is_described(cases: dict[int, Case]) -> 
     assert finding.rows["expected"] == f"0x{bits_of(expected)} ({expected!s})"
 
 
-def test_an_element_that_no_thread_computes_is_found(cases: dict[int, Case]) -> None:
+def test_an_element_that_no_thread_computes_is_found(cases: dict[int, KernelCase]) -> None:
     def kernel(arguments: Mapping[str, Any], *, thread: int, threads: int) -> None:
         if thread == 0:
             residual(arguments, thread=thread, threads=threads)
@@ -123,7 +125,7 @@ def test_an_element_that_no_thread_computes_is_found(cases: dict[int, Case]) -> 
     assert finding.rows["first element"].startswith(f"{share(size(case), 0, 2).stop}, ")
 
 
-def test_an_element_that_two_threads_compute_is_found(cases: dict[int, Case]) -> None:
+def test_an_element_that_two_threads_compute_is_found(cases: dict[int, KernelCase]) -> None:
     def kernel(arguments: Mapping[str, Any], *, thread: int, threads: int) -> None:
         residual(arguments, thread=0, threads=1)
 
@@ -133,7 +135,7 @@ def test_an_element_that_two_threads_compute_is_found(cases: dict[int, Case]) ->
     ]
 
 
-def test_a_thread_that_needs_what_another_computes_is_found(cases: dict[int, Case]) -> None:
+def test_a_thread_that_needs_what_another_computes_is_found(cases: dict[int, KernelCase]) -> None:
     def kernel(arguments: Mapping[str, Any], *, thread: int, threads: int) -> None:
         residual(arguments, thread=thread, threads=threads)
         if thread == 1:
@@ -144,7 +146,7 @@ def test_a_thread_that_needs_what_another_computes_is_found(cases: dict[int, Cas
     assert finding.rows["elements by ULPs off"].endswith("NaNs: 1")  # it found garbage
 
 
-def test_inputs_are_the_same_for_the_next_level_after_one_was_changed(cases: dict[int, Case]) -> None:
+def test_inputs_are_the_same_for_the_next_level_after_one_was_changed(cases: dict[int, KernelCase]) -> None:
     case = cases[1]
     before = case.arguments["a"].memory.copy()
     compare(case, changed_by(lambda a, thread: flip(a["a"], 0)))
@@ -180,7 +182,7 @@ def test_the_cases_stand_on_both_sides_of_thresholds() -> None:
     assert {a["start"] for a in of["layernorm_backward_input"]} == {SUM_CONTINUES, 1 - SUM_CONTINUES}
 
 
-def test_findings_are_described_the_first_with_its_bits(cases: dict[int, Case]) -> None:
+def test_findings_are_described_the_first_with_its_bits(cases: dict[int, KernelCase]) -> None:
     def change(arguments: Mapping[str, Any], thread: int) -> None:
         flip(arguments["out"], 5)
         flip(arguments["a"], 3)

@@ -22,7 +22,7 @@ from starpullm.files.kinds import kind_of
 from starpullm.files.safetensors import stored_tensors
 from starpullm.files.tokenizer import read_tokenizer
 from starpullm.files.tokens import read_tokens
-from starpullm.files.trace import read_trace_file
+from starpullm.files.trace_file import read_trace_file
 
 from .file_kinds import KINDS
 from .hugging_face_files import float32, safetensors_bytes, write_config

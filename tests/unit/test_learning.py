@@ -11,8 +11,8 @@ import pytest
 
 from starpullm.checks import references
 from starpullm.checks.cases import Case
+from starpullm.checks.check_context import CheckContext
 from starpullm.checks.learning import LossFalls
-from starpullm.checks.place import Place
 from starpullm.checks.result import Outcome
 
 from .plain_trainer import PlainTrainer, runtime
@@ -33,5 +33,5 @@ def test_a_loss_must_fall(change: Any, outcome: Outcome, tmp_path: Path, monkeyp
             trainer.loss = np.float32(change(trainer.model.steps))
 
     monkeypatch.setattr(references, "Trainer", partial(PlainTrainer, fault=fault))
-    result = LossFalls().run(Place(runtime(), tmp_path), Case("tiny"))
+    result = LossFalls().run(CheckContext(runtime(), tmp_path), Case("tiny"))
     assert (result.outcome, result.compared, result.count) == (outcome, 20, outcome is Outcome.FAILED)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starpullm.checks import llmc
+from starpullm.checks import llmc_reference
 from starpullm.checks.functions import Compared, uses_platform
-from starpullm.checks.llmc import LlmcReference, run_llmc
+from starpullm.checks.llmc_reference import LlmcReference, run_llmc
 from starpullm.checks.references import GoldenReference
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.golden.records import GoldenRecord
@@ -52,7 +52,7 @@ def again(monkeypatch: pytest.MonkeyPatch) -> Callable[[Floats | None], None]:
             np.save(wanted["path"], array)
             return []
 
-        monkeypatch.setattr(llmc, "train_llmc", train)
+        monkeypatch.setattr(llmc_reference, "train_llmc", train)
 
     return compute
 
@@ -175,7 +175,7 @@ def test_llmc_is_run_once_for_a_library_and_a_record(
         runs.append(arguments)
         return steps
 
-    monkeypatch.setattr(llmc, "train_llmc", train)
+    monkeypatch.setattr(llmc_reference, "train_llmc", train)
     reference = run_llmc(library, record, checkpoint, tmp_path)
     assert reference.differences() == 0
     assert reference.platform_functions, "the last step says so"

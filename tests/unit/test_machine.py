@@ -8,7 +8,7 @@ import pytest
 
 from starpullm.binding.library import starpu_limits
 from starpullm.errors import LibraryNotFoundError
-from starpullm.machine import count_cores, full_partitions, handle_bytes, own_cores
+from starpullm.machine import available_cores, count_cores, full_partitions, handle_bytes
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_cores_are_those_that_hwloc_will_find(
 ) -> None:
     """Of a topology without named cores, Linux's are counted."""
     monkeypatch.setenv("HWLOC_SYNTHETIC", topology)
-    assert count_cores() == (cores or len(own_cores()))
+    assert count_cores() == (cores or len(available_cores()))
 
 
 def test_limits_are_read_from_the_library_s_file(tmp_path: Path) -> None:

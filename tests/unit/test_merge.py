@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from starpullm.errors import RuntimeFailureError
+from starpullm.graph.merge import on_one_clock
 from starpullm.processes.clocks import ClockReading
 from starpullm.trace import Trace, with_other_ranks
-from starpullm.traces.merge import on_one_clock
 
 from .traces import trace_of
 

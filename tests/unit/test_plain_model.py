@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starpullm.checks.llmc import train_llmc
+from starpullm.checks.llmc_reference import train_llmc
 from starpullm.checks.references import plain_model, plain_steps
 from starpullm.checks.training import make_inputs
 from starpullm.data.generator import generate_parameters, generate_tokens

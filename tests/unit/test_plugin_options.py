@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from starpullm.options import MAX_SECONDS
-from starpullm.pytest_plugin import options
-from starpullm.pytest_plugin.options import OPTIONS
+from starpullm.pytest_plugin import plugin_options
+from starpullm.pytest_plugin.plugin_options import OPTIONS
 from starpullm.speed.gate import BUDGET
-from starpullm.speed.turns import ROUNDS
-from starpullm.speed.verdict import RESOLUTION
+from starpullm.speed.interleaved_rounds import ROUNDS
+from starpullm.speed.speed_verdict import EQUIVALENCE_MARGIN
 
 
 def test_defaults_are_those_of_the_package() -> None:
     assert {name: OPTIONS[name].default for name in ("blocks", "budget")} == {"blocks": ROUNDS, "budget": BUDGET}
-    assert options.MAX_BUDGET == RESOLUTION
+    assert plugin_options.MAX_BUDGET == EQUIVALENCE_MARGIN
 
 
 @pytest.mark.parametrize("name", ["time_limit", "wait_limit"])

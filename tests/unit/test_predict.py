@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
-from starpullm.predict.costs import Measured, Speed
-from starpullm.predict.graph import MESSAGE, Work, work_of
+from starpullm.graph.on_paper import FREE, SCHEDULERS, Network, PaperSchedule, run
+from starpullm.graph.work import MESSAGE, Work, work_of
+from starpullm.predict.costs import MatmulSpeed, Measured
 from starpullm.predict.prediction import recorded_waits, waits_of
-from starpullm.predict.schedule import FREE, SCHEDULERS, Network, Schedule, run
 from starpullm.speed.workload import Workload
 from starpullm.trace import Trace
 
@@ -49,7 +49,7 @@ def scheduled(
     network: Network = FREE,
     owners: dict[str, int] | None = None,
     ranks: int = 1,
-) -> tuple[Trace, Work, Schedule]:
+) -> tuple[Trace, Work, PaperSchedule]:
     """Return what becomes of tasks; a handle has 10 bytes, and is rank 0's unless ``owners`` says more."""
     names = sorted({name for task in tasks for name, _ in task.accesses})
     trace = trace_of_tasks(tasks, dict.fromkeys(names, 10))
@@ -62,7 +62,7 @@ def scheduled(
     return trace, work, run(work, *of_nodes, workers=workers, scheduler=scheduler, network=network)
 
 
-def starts(work: Work, schedule: Schedule) -> list[int]:
+def starts(work: Work, schedule: PaperSchedule) -> list[int]:
     """Return when each task starts."""
     return [int(start) for start in schedule.start[work.source < 0]]
 
@@ -205,7 +205,7 @@ def test_an_unknown_scheduler() -> None:
 @pytest.mark.parametrize("gflops", [0.0, -1.0, float("inf"), float("nan")])
 def test_no_speed(gflops: float) -> None:
     with pytest.raises(InvalidArgumentError, match=r"^gflops: found .*, expected a finite number above 0$"):
-        Speed(gflops)
+        MatmulSpeed(gflops)
 
 
 def test_durations_by_kind() -> None:

@@ -11,7 +11,7 @@ import sys
 import click
 import pytest
 
-from starpullm.processes.keeper import rank_and_size_from_environment
+from starpullm.processes.rank_wrapper import rank_and_size_from_environment
 from starpullm.processes.ranks import default_exit_status, option_differences, rank_list
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starpullm.checks.kernels.cases import CASES, declared_kernels, make_case
-from starpullm.checks.kernels.check import compare_levels
 from starpullm.checks.kernels.draw import SUM_CONTINUES
-from starpullm.checks.kernels.fence import Fences
+from starpullm.checks.kernels.guard_pages import GuardPages
+from starpullm.checks.kernels.kernel_bits import compare_levels
+from starpullm.checks.kernels.kernel_cases import CASES, declared_kernels, make_case
 from starpullm.golden.plain import _Model
 
 from .plain_trainer import NATIVE, PLAIN, compiled
@@ -192,10 +192,10 @@ def test_reference_kernels_have_the_bits_of_the_plain_model(plain: Plain, refere
         reference[f"{kernel}_ref"](*(in_c(arguments[of.name], of.type) for of in parameters), Team(thread, threads))
 
     functions = {"ref": expected, "mine": found}
-    compared, fences = 0, Fences()
+    compared, guard_pages = 0, GuardPages()
     for number in range(32):
         with np.errstate(all="ignore"):
-            elements, findings = compare_levels(make_case(kernel, 1, number), functions, outputs, fences)
+            elements, findings = compare_levels(make_case(kernel, 1, number), functions, outputs, guard_pages)
         assert findings == []
         compared += elements
     assert compared > 0

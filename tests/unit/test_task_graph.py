@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starpullm.checks.dependencies import graph as graph_module
-from starpullm.checks.dependencies.graph import TaskGraph
+from starpullm.graph import task_graph as graph_module
+from starpullm.graph.task_graph import TaskGraph
 
 
 @st.composite

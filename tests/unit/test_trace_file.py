@@ -19,10 +19,19 @@ from hypothesis import strategies as st
 from starpullm.commands import main
 from starpullm.commands.trace import FORMATS
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
-from starpullm.files.trace import ABOUT, ACCESS, ACCESSES, TASK, TASKS, TraceFile, read_trace_file, write_trace_file
+from starpullm.files.trace_file import (
+    ABOUT,
+    ACCESS,
+    ACCESSES,
+    TASK,
+    TASKS,
+    TraceFile,
+    read_trace_file,
+    write_trace_file,
+)
 from starpullm.processes.clocks import ClockReading, on_rank_0
 from starpullm.traces.content import dependencies_of_run_tasks
-from starpullm.traces.run import load_run
+from starpullm.traces.traced_run import load_run
 
 RANK = {"host": "n1", "partition": "1x1", "clock_uncertainty_ns": 0}
 

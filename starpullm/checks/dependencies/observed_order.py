@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from starpullm.checks.cases import Case
 from starpullm.checks.check import Check, Needs, check
-from starpullm.checks.dependencies.graph import Edge, TaskGraph
-from starpullm.checks.dependencies.required_order import path_text, required_edges
+from starpullm.checks.check_context import CheckContext
 from starpullm.checks.labels import wrong_labels
-from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import trace_steps, traced_trainer
+from starpullm.graph.required_order import path_text, required_edges
+from starpullm.graph.task_graph import Edge, TaskGraph
 from starpullm.trace import Trace
 
 
@@ -51,11 +51,11 @@ class ObservedOrder(Check):
     cannot_see = "orders that did not happen in this run"
     needs = Needs(sharing=True)
 
-    def run(self, place: Place, case: Case) -> Result:
+    def run(self, context: CheckContext, case: Case) -> Result:
         """Trace steps that are submitted without waiting between them."""
-        with traced_trainer(place, case) as trainer:
+        with traced_trainer(context, case) as trainer:
             trace = trace_steps(trainer, case.seed)
-        return self.judge(trace, list(wrong_labels(trace, place.runtime.ranks)))
+        return self.judge(trace, list(wrong_labels(trace, context.runtime.ranks)))
 
     def judge(self, trace: Trace, labels: Sequence[str] = ()) -> Result:
         """Return the verdict on a trace, some of whose labels may be wrong.

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from starpullm.checks.cases import Case
 from starpullm.checks.check import Check, Needs, Where, check
-from starpullm.checks.dependencies.graph import TaskGraph
-from starpullm.checks.dependencies.required_order import TaskFlow, edge_text, graph_of, task_flow
-from starpullm.checks.place import Place
+from starpullm.checks.check_context import CheckContext
 from starpullm.checks.result import MAX_LISTED, Finding, Result
 from starpullm.checks.training import trace_steps, traced_trainer
+from starpullm.graph.required_order import TaskFlow, edge_text, graph_of, task_flow
+from starpullm.graph.task_graph import TaskGraph
 from starpullm.trace import AccessMode, Trace
 
 
@@ -35,9 +35,9 @@ class HandleReuse(Check):
     cannot_see = "other durations, in which another path may be critical"
     needs = Needs(Where.ONE_WORKER, ranks=(1, 1))
 
-    def run(self, place: Place, case: Case) -> Result:
+    def run(self, context: CheckContext, case: Case) -> Result:
         """Trace some steps."""
-        with traced_trainer(place, case) as trainer:
+        with traced_trainer(context, case) as trainer:
             trace = trace_steps(trainer, case.seed)
         return self.judge(trace, typical_durations(trace))
 

@@ -9,13 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from starpullm.checks.cases import Case
 from starpullm.checks.check import Check, Needs, Where, check
-from starpullm.checks.dependencies.graph import Edge, TaskGraph
-from starpullm.checks.dependencies.required_order import TaskFlow, edge_text, graph_of, task_flow
+from starpullm.checks.check_context import CheckContext
 from starpullm.checks.observer import Observer
-from starpullm.checks.place import Place
 from starpullm.checks.result import MAX_LISTED, Finding, Result
-from starpullm.checks.training import STEPS, own_batch, traced_trainer
+from starpullm.checks.training import STEPS, local_batch, traced_trainer
 from starpullm.errors import InvalidArgumentError
+from starpullm.graph.required_order import TaskFlow, edge_text, graph_of, task_flow
+from starpullm.graph.task_graph import Edge, TaskGraph
 from starpullm.trace import AccessMode, Trace
 
 
@@ -33,10 +33,10 @@ class RuntimeGraph(Check):
     cannot_see = "whether the declarations are true (accesses)"
     needs = Needs(Where.ONE_WORKER, ranks=(1, 1), sharing=True)
 
-    def run(self, place: Place, case: Case) -> Result:
+    def run(self, context: CheckContext, case: Case) -> Result:
         """Hold back the tasks of steps after the first: StarPU forgets the successors of tasks that have run."""
-        with traced_trainer(place, case) as trainer:
-            first, *held = (own_batch(trainer, case.seed, number) for number in range(STEPS - 1))
+        with traced_trainer(context, case) as trainer:
+            first, *held = (local_batch(trainer, case.seed, number) for number in range(STEPS - 1))
             trainer.submit(*first)
             trainer.wait()
             trainer.clear_trace()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from starpullm.binding import prototypes, structs
-from starpullm.processes.keeper import rank_and_size_from_environment
+from starpullm.processes.rank_wrapper import rank_and_size_from_environment
 from starpullm.processes.ranks import world
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer

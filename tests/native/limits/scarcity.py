@@ -20,9 +20,9 @@ from starpullm.binding import allocations, prototypes
 from starpullm.binding.allocations import Site
 from starpullm.binding.kernels import Kernel
 from starpullm.binding.library import find_library
-from starpullm.checks.kernels.cases import CASES, make_case
 from starpullm.checks.kernels.draw import Buffer
-from starpullm.checks.memory import left_allocations, place_of
+from starpullm.checks.kernels.kernel_cases import CASES, make_case
+from starpullm.checks.leaks import allocated_at, left_allocations
 from starpullm.errors import OutOfMemoryError, StarpullmError
 
 KERNEL_CASES = 12
@@ -83,12 +83,12 @@ def fail_each(operation: Operation) -> tuple[int, list[str]]:
     fault, _ = _fail(operation, expected, 0, 0)
     if fault:
         wrong.append(f"no allocation failed: {fault}")
-    for caller, (made, place) in _places(operation).items():
+    for caller, (made, site) in _places(operation).items():
         for number in sorted({1, (made + 1) // 2, made}):
             fault, reached = _fail(operation, expected, caller, number)
             failed += reached
             if fault:
-                wrong.append(f"allocation {number} of {place_of(place)} failed: {fault}")
+                wrong.append(f"allocation {number} of {allocated_at(site)} failed: {fault}")
             if len(wrong) == MOST_WRONG:
                 return failed, wrong
     return failed, wrong

@@ -13,8 +13,8 @@ import pytest
 
 from starpullm.binding import prototypes
 from starpullm.binding.kernels import Kernel, fit_caches, kernel_names, present_cache
-from starpullm.checks.kernels.cases import CASES
-from starpullm.checks.kernels.check import KernelBits
+from starpullm.checks.kernels.kernel_bits import KernelBits
+from starpullm.checks.kernels.kernel_cases import CASES
 from starpullm.errors import InvalidArgumentError
 
 from .refusals import refused
@@ -95,10 +95,10 @@ def test_peak() -> None:
         ("denormals-are-zero is on: denormal operands count as 0", 0, _DENORMALS_ARE_ZERO),
     ],
 )
-def test_environment_of_the_calling_thread(said: str, rounding: int, bits: int) -> None:
+def test_environment_of_the_calling_thread(statements: str, rounding: int, bits: int) -> None:
     with _environment(rounding, bits):
         found = prototypes.call("float_environment")
-    assert prototypes.text(found) == said
+    assert prototypes.text(found) == statements
 
 
 @contextmanager

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from starpullm.binding.library import find_library
-from starpullm.checks.memory import OBJECTS_KEPT_EARLY, find_growth
+from starpullm.checks.check_context import limited_files
+from starpullm.checks.leaks import OBJECTS_KEPT_EARLY, find_growth
 from starpullm.checks.observer import Observer
-from starpullm.checks.place import limited_files
 from starpullm.checks.result import Finding
 from starpullm.errors import (
     FileError,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from starpullm.binding import header, prototypes, structs
+from starpullm.binding import declarations, prototypes, structs
 from starpullm.errors import InvalidArgumentError
 from starpullm.loss import Loss
 from starpullm.trainer import Trainer
@@ -24,24 +24,24 @@ _MAY_BE_NULL = ("session_submit_step", "learning_rate")
 
 POINTERS = [
     (name, position)
-    for name, (result, parameters) in header.functions().items()
+    for name, (result, parameters) in declarations.functions().items()
     if result.type == "status"
     for position, parameter in enumerate(parameters)
     if parameter.pointers and (name, parameter.name) != _MAY_BE_NULL
 ]
 
 
-def parameter_of(name: str, position: int) -> header.Declaration:
-    return header.functions()[name][1][position]
+def parameter_of(name: str, position: int) -> declarations.Declaration:
+    return declarations.functions()[name][1][position]
 
 
 def names_of(pointers: list[tuple[str, int]]) -> list[str]:
     return [f"{name}-{parameter_of(name, position).name}" for name, position in pointers]
 
 
-def has_size(parameter: header.Declaration) -> bool:
-    return parameter.type in header.structs() and any(
-        member.name == "size" for member in header.structs()[parameter.type]
+def has_size(parameter: declarations.Declaration) -> bool:
+    return parameter.type in declarations.structs() and any(
+        member.name == "size" for member in declarations.structs()[parameter.type]
     )
 
 
@@ -58,7 +58,7 @@ def call_with(train: Callable[..., Trainer]) -> Iterator[Callable[[str, int, Any
         loss = trainer.submit(*batch(0))
 
         def call(name: str, position: int, other: Any) -> None:
-            arguments = list(_arguments(header.functions()[name][1], trainer, loss))
+            arguments = list(_arguments(declarations.functions()[name][1], trainer, loss))
             arguments[position] = other
             prototypes._function(name)[0](*arguments)
 
@@ -92,7 +92,7 @@ def test_no_object(name: str, expected: int | None) -> None:
     assert prototypes._function(name)[0](None) == expected
 
 
-def _arguments(parameters: list[header.Declaration], trainer: Trainer, loss: Loss) -> Iterator[Any]:
+def _arguments(parameters: list[declarations.Declaration], trainer: Trainer, loss: Loss) -> Iterator[Any]:
     handles = {"runtime": trainer.runtime._handle, "session": trainer._handle, "loss": loss._handle}
     for parameter in parameters:
         if not parameter.pointers:
@@ -101,7 +101,7 @@ def _arguments(parameters: list[header.Declaration], trainer: Trainer, loss: Los
             yield b""
         elif parameter.type in handles and parameter.pointers == 1:
             yield handles[parameter.type]._pointer
-        elif parameter.type in header.structs():
+        elif parameter.type in declarations.structs():
             struct = structs.new(parameter.type)
             yield ctypes.byref(struct if parameter.pointers == 1 else ctypes.pointer(struct))
         else:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from starpullm.binding import allocations
-from starpullm.checks.memory import left_allocations
+from starpullm.checks.leaks import left_allocations
 from starpullm.checks.observer import Observer
 from starpullm.errors import RuntimeFailureError, StateError
 from starpullm.instruments import Instruments

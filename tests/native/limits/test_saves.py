@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from starpullm.checks.bits import compare_bits
-from starpullm.checks.place import limited_files
+from starpullm.checks.check_context import limited_files
 from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, OutOfMemoryError
 from starpullm.files.checkpoint import read_checkpoint

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from starpullm.checks.kernels.cases import CASES
-from starpullm.checks.memory import KEPT_AFTER_RUNTIMES
+from starpullm.checks.kernels.kernel_cases import CASES
+from starpullm.checks.leaks import KEPT_AFTER_RUNTIMES
 from starpullm.checks.observer import Observer
 from starpullm.instruments import Instruments
 from starpullm.resume import training_state

@@ -1,0 +1,103 @@
+"""What differs in a finding's contents, byte by byte: both schedules are run again for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from starpullm.probe.elements import first_difference
+from starpullm.probe.findings import ProgramFinding
+from starpullm.probe.probe_schedules import REFERENCE, ProbeSchedule, poison_of
+from starpullm.probe.program_tasks import TaskFlow
+
+_ATTEMPTS = 3
+"""Runs of the perturbed schedule: its seed decides the choice among ready tasks, the machine which tasks are ready."""
+
+RunAgain = Callable[[ProbeSchedule, str, ProgramFinding], TaskFlow | None]
+
+
+def with_first_element(finding: ProgramFinding, schedule: ProbeSchedule, run_again: RunAgain) -> ProgramFinding:
+    """Return the finding with the first element that differs, from runs in which this task's contents are recorded.
+
+    ``run_again`` runs a schedule and keeps the contents of one task. If no second run shows the difference, the finding
+    says so.
+    """
+    reference = run_again(REFERENCE, str(finding.task), finding)
+    if reference is None:
+        return _not_shown(finding, "the reference schedule didn't run to its end again")
+    access = _access(reference, finding)
+    for _ in range(_ATTEMPTS):
+        other = run_again(schedule, str(finding.task), finding)
+        if other is None:
+            return _not_shown(finding, "this schedule didn't run to its end again")
+        if _is_same_fault(reference, other, access):
+            return _completed(finding, reference, other, access)
+    return _not_shown(finding, f"in {_ATTEMPTS} more runs of this schedule it didn't happen again")
+
+
+def has_read_poison(finding: ProgramFinding, schedule: ProbeSchedule, run_again: RunAgain) -> bool:
+    """Return whether a task left anything else than in the reference schedule, apart from bytes of poison.
+
+    Poison that stays in less than four bytes, as between the members of a struct, isn't told from data while the
+    program runs. True also if no second run tells it, or it adds to a reduction.
+    """
+    reference, other = (run_again(chosen, str(finding.task), finding) for chosen in (REFERENCE, schedule))
+    if reference is None or other is None:
+        return True
+    writes = np.arange(reference.first[finding.task], reference.first[finding.task + 1])
+    if (reference.writes & ~reference.after[1])[writes].any():
+        return True
+    for number, access in enumerate(writes.tolist()):
+        if not reference.writes[access] or reference.after[0][access] == other.after[0][access]:
+            continue
+        expected, found = (flow.log.bytes_of(int(flow.after[0][access])) for flow in (reference, other))
+        if expected is None or found is None or len(expected) != len(found):
+            return True
+        one, two = (np.frombuffer(content, np.uint8) for content in (expected, found))
+        if not np.isin(two[one != two], np.frombuffer(poison_of(number), np.uint8)).all():
+            return True
+    return False
+
+
+def _access(flow: TaskFlow, finding: ProgramFinding) -> int:
+    accesses = np.arange(flow.first[finding.task], flow.first[finding.task + 1])
+    return int(accesses[(flow.handle[accesses] == finding.handle) & flow.writes[accesses]][0])
+
+
+def _is_same_fault(reference: TaskFlow, other: TaskFlow, access: int) -> bool:
+    """Return whether the task left other contents there although its inputs were equal, as in the finding."""
+    task = int(reference.task[access])
+    own = slice(int(reference.first[task]), int(reference.first[task + 1]))
+    inputs = [flow.before[0][own][reference.reads[own]] for flow in (reference, other)]
+    outputs = [int(flow.after[0][access]) for flow in (reference, other)]
+    return bool((inputs[0] == inputs[1]).all()) and outputs[0] != outputs[1]
+
+
+def _completed(finding: ProgramFinding, reference: TaskFlow, other: TaskFlow, access: int) -> ProgramFinding:
+    expected, found = (flow.log.bytes_of(int(flow.after[0][access])) for flow in (reference, other))
+    if expected is None or found is None:
+        return _not_shown(finding, "elements of this handle's data interface can't be told apart")
+    if len(expected) != len(found):
+        return _not_shown(finding, f"there are {len(found)} bytes instead of {len(expected)}")
+    record = reference.log.handles[reference.handle_of_log[finding.handle]]
+    difference = first_difference(expected, found, int(record["element_bytes"]))
+    if difference is None:
+        return _not_shown(finding, "the recorded bytes are equal: another thread changed them meanwhile")
+    text = (
+        f"; run again, {reference.element_name(finding.handle, difference.element)} is the first that differs: "
+        f"{difference.expected} in the reference schedule, {difference.found} here ({difference.count} of "
+        f"{difference.total} differ)"
+    )
+    return replace(
+        finding,
+        sentence=finding.sentence + text,
+        element=difference.element,
+        expected=difference.expected,
+        found=difference.found,
+    )
+
+
+def _not_shown(finding: ProgramFinding, why: str) -> ProgramFinding:
+    return replace(finding, sentence=f"{finding.sentence}; the first element that differs isn't known: {why}")
