@@ -1,7 +1,7 @@
 """Runs functions, code and the command line in child processes, which are killed with their group after a time limit.
 
 No test here starts StarPU in pytest's own process: a process has only one StarPU, and a native hang can't be
-interrupted from inside. These helpers don't use starpullm, because they test it.
+interrupted from inside.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Self, TypedDict, TypeVar
 
 import psutil
 
-from starpullm.processes.children import location_of
+from starpullm.processes.children import Child, Hung, Lost, location_of
 
 from . import forks
 
@@ -129,14 +129,13 @@ def run_command(
 ) -> Finished:
     """Run a command to its end; after `timeout` seconds it is killed and the test fails."""
     cleaned = _clean_environment(environment or {})
-    if not _server().can_run(command, cleaned):
-        with started(command, timeout=timeout, environment=environment, cwd=cwd) as process:
-            return finish(process)
-    ended = _server().run(command, cleaned, cwd, timeout)
-    return _finished(command, ended.returncode, ended.stdout, ended.stderr, timeout if ended.was_killed else None)
+    if forks.can_fork(command, cleaned, _clean_environment({})):
+        return _FORKS.run(command, cleaned, cwd, timeout)
+    with started(command, timeout=timeout, environment=environment, cwd=cwd) as process:
+        return finish(process)
 
 
-class Child(subprocess.Popen[bytes]):
+class Process(subprocess.Popen[bytes]):
     """A process that is the leader of a process group, which is killed as a whole."""
 
     killed_after: float | None = None
@@ -161,12 +160,12 @@ def started(
     timeout: float = 60,
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-) -> Iterator[Child]:
+) -> Iterator[Process]:
     """Start a command with pipes in a process group of its own, which is killed after `timeout` seconds.
 
     So every read of a pipe ends. Processes of the group that run when the block is left are killed too.
     """
-    process = Child(
+    process = Process(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -186,7 +185,7 @@ def started(
         process.communicate()
 
 
-def finish(process: Child) -> Finished:
+def finish(process: Process) -> Finished:
     """Wait for a child of `started` and return its output that wasn't read before; fail if the time limit killed it."""
     stdout, stderr = process.communicate()
     assert isinstance(process.args, Sequence)
@@ -283,9 +282,46 @@ def _clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **fixed, **extra}
 
 
-@cache
-def _server() -> forks.Server:
-    return forks.Server(_clean_environment({}))
+class _Forks:
+    """The child that is forked; it starts when it is needed, and ends when pytest ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        atexit.register(self._end)
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str], cwd: Path | None, timeout: float) -> Finished:
+        """Run a command; after `timeout` seconds it is killed, with all that it has started, and the test fails."""
+        with self._lock, tempfile.TemporaryDirectory() as directory:
+            outputs = [Path(directory, name) for name in ("stdout", "stderr")]
+            for output in outputs:
+                output.touch()
+            request = {"arguments": command[len(forks.PYTHON) :], "environment": environment}
+            request |= {"cwd": str(cwd or Path.cwd()), "outputs": list(map(str, outputs))}
+            if self._child is None:
+                self._child = Child("forks", forks.serve_forks, {}, environment=forks.LIKE_PYTHON)
+                self._child.start().result()
+            try:
+                reply = self._child.ask(request, timeout)
+            except (
+                BaseException
+            ):  # as by Ctrl-C, or by the time limit of a test: the next command must not get this reply
+                self._child.kill()
+                self._child = None
+                raise
+            if isinstance(reply, Lost):
+                self._child = None
+            killed_after = timeout if isinstance(reply, Hung) else None
+            status = reply.result() if killed_after is None else -signal.SIGKILL
+            stdout, stderr = (output.read_bytes() for output in outputs)
+            return _finished(command, status, stdout, stderr, killed_after)
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.end()
+
+
+_FORKS = _Forks()
 
 
 @cache

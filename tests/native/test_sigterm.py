@@ -14,7 +14,7 @@ import pytest
 
 from starpullm.processes import children
 
-from .children import TWO_CORES, Child, check_sigterm, cli_command, finish, run_python, started
+from .children import TWO_CORES, Process, check_sigterm, cli_command, finish, run_python, started
 
 pytestmark = pytest.mark.usefixtures("own_lock")
 
@@ -53,7 +53,7 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     return {**TWO_CORES, "STARPU_SCHED_LIB": str(library), "STARPU_SCHED": "idle"}
 
 
-def wait_for_native_call(process: Child) -> None:
+def wait_for_native_call(process: Process) -> None:
     """Wait until the main thread sleeps, and has slept for a while, in a process of a command that has workers."""
     deadline, slept = time.monotonic() + 30, 0
     while slept < 5:
