@@ -1,8 +1,5 @@
-// Layouts of StarPU's data interfaces. XXH3 is used as a header, so that the library needs nothing at run time.
+/* Layouts of StarPU's data interfaces. XXH3 is used as a header, so that the library needs nothing at run time. */
 #include "content.h"
-
-#include "crash.h"
-#include "poison.h"
 
 #define XXH_INLINE_ALL
 #include <errno.h>
@@ -10,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
+
+#include "crash.h"
 
 static void set_layout(struct layout *layout, uintptr_t address, size_t bytes, const uint64_t sizes[4],
                        const uint64_t pitches[4])
@@ -139,26 +138,26 @@ void content_for_each_run(const struct layout *layout, content_visit *function, 
 struct hashing {
     XXH3_state_t *state;
     size_t element_bytes;
+    content_translate *translate;
 };
 
-// Hashes elements, with poison that stays as the poison of every such run.
 static void hash_run(void *pointer, char *row, size_t bytes)
 {
     const struct hashing *hashing = pointer;
     char buffer[1 << 12];
-    if (!poison_is_translated(hashing->element_bytes)) {
+    if (!hashing->translate) {
         XXH3_64bits_update(hashing->state, row, bytes);
         return;
     }
     for (size_t i = 0; i < bytes; i += sizeof buffer) {
-        size_t count = bytes - i < sizeof buffer ? bytes - i : sizeof buffer;
+        const size_t count = bytes - i < sizeof buffer ? bytes - i : sizeof buffer;
         memcpy(buffer, row + i, count);
-        poison_translate(buffer, count, hashing->element_bytes);
+        hashing->translate(buffer, count, hashing->element_bytes);
         XXH3_64bits_update(hashing->state, buffer, count);
     }
 }
 
-// The indices of a sparse interface's values; other interfaces have none.
+/* The indices of a sparse interface's values; other interfaces have none. */
 static void hash_indices(XXH3_state_t *state, int interface_id, const void *interface)
 {
     const struct starpu_csr_interface *csr = interface;
@@ -189,35 +188,36 @@ static bool pack(void *state)
     return starpu_data_pack_node(packing->handle, packing->node, &packing->packed, &packing->bytes) == 0;
 }
 
-// A pack method may be one that aborts, because the program never packs.
+/* A pack method may be one that aborts, because the program never packs. */
 static bool hash_packed(XXH3_state_t *state, starpu_data_handle_t handle, unsigned node)
 {
-    static _Atomic bool aborts[256]; // by interface
+    static _Atomic bool aborts[256]; /* by interface */
     struct packing packing = {.handle = handle, .node = node, .bytes = -1};
-    size_t id = (size_t)starpu_data_get_interface_id(handle) % (sizeof aborts / sizeof *aborts);
-    if (starpu_data_get_interface_ops(handle)->pack_data == NULL || aborts[id])
+    const size_t id = (size_t)starpu_data_get_interface_id(handle) % (sizeof aborts / sizeof *aborts);
+    if (!starpu_data_get_interface_ops(handle)->pack_data || aborts[id])
         return false;
     if (!crash_survive(pack, &packing)) {
         aborts[id] = true;
         return false;
     }
-    if (packing.packed == NULL || packing.bytes < 0)
+    if (!packing.packed || packing.bytes < 0)
         return false;
     XXH3_64bits_update(state, packing.packed, (size_t)packing.bytes);
     starpu_free_on_node_flags(node, (uintptr_t)packing.packed, (size_t)packing.bytes, 0);
     return true;
 }
 
-bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, uint64_t *hash)
+bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, content_translate *translate,
+                  uint64_t *hash)
 {
     XXH3_state_t state;
     struct layout layout;
-    int id = starpu_data_get_interface_id(handle);
+    const int id = starpu_data_get_interface_id(handle);
     XXH3_64bits_reset(&state);
     if (content_values(id, interface, &layout)) {
         if (layout.address == 0 && content_layout(id, interface, &layout))
             return false;
-        content_for_each_run(&layout, hash_run, &(struct hashing){&state, layout.element_bytes});
+        content_for_each_run(&layout, hash_run, &(struct hashing){&state, layout.element_bytes, translate});
         hash_indices(&state, id, interface);
     } else if (id == STARPU_VOID_INTERFACE_ID || !hash_packed(&state, handle, node)) {
         return false;
@@ -236,7 +236,7 @@ static void copy_run(void *state, char *row, size_t bytes)
 int content_write(const struct layout *layout, int file, uint64_t offset)
 {
     char *copy = malloc(layout_bytes(layout)), *end = copy;
-    if (copy == NULL)
+    if (!copy)
         return ENOMEM;
     content_for_each_run(layout, copy_run, &end);
     int error = 0;
@@ -259,14 +259,14 @@ static uintptr_t end_of(const struct layout *layout)
     return end;
 }
 
-// Whether two parts of one matrix lie beside each other: their rows have one distance, and different columns.
+/* Whether two parts of one matrix lie beside each other: their rows have one distance, and different columns. */
 static bool in_other_columns(const struct layout *low, const struct layout *high)
 {
-    uint64_t pitch = low->strides[1], low_bytes = low->sizes[0] * low->element_bytes;
-    uint64_t high_bytes = high->sizes[0] * high->element_bytes;
+    const uint64_t pitch = low->strides[1], low_bytes = low->sizes[0] * low->element_bytes;
+    const uint64_t high_bytes = high->sizes[0] * high->element_bytes;
     if (pitch == 0 || high->strides[1] != pitch || low->sizes[2] * low->sizes[3] * high->sizes[2] * high->sizes[3] != 1)
         return false;
-    uint64_t column = (high->address - low->address) % pitch;
+    const uint64_t column = (high->address - low->address) % pitch;
     return column >= low_bytes && column + high_bytes <= pitch;
 }
 

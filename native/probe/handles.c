@@ -1,4 +1,4 @@
-// Methods of StarPU's data interfaces, replaced by others that call them.
+/* Methods of StarPU's data interfaces, replaced by others that call them. */
 #include "handles.h"
 
 #include <stdlib.h>
@@ -15,9 +15,9 @@ struct known *known_of(starpu_data_handle_t handle)
 
 struct known *make_known(starpu_data_handle_t handle)
 {
-    if (known_of(handle) == NULL)
+    if (!known_of(handle))
         starpu_data_set_sched_data(handle, calloc(1, sizeof(struct known)));
-    STARPU_ASSERT_MSG(known_of(handle) != NULL, "starpullm's probe: no memory");
+    STARPU_ASSERT_MSG(known_of(handle), "starpullm's probe: no memory");
     return known_of(handle);
 }
 
@@ -30,18 +30,18 @@ static void registered(starpu_data_handle_t handle, int home_node, void *interfa
 static void unregistered(starpu_data_handle_t handle)
 {
     const int id = starpu_data_get_interface_id(handle);
-    if (known_of(handle) != NULL && known_of(handle)->number != 0)
+    if (known_of(handle) && known_of(handle)->number != 0)
         on_unregistration(handle);
     free(known_of(handle));
     starpu_data_set_sched_data(handle, NULL);
-    if (unregister_data[id] != NULL)
+    if (unregister_data[id])
         unregister_data[id](handle);
 }
 
 void handles_watch(struct starpu_data_interface_ops *interface)
 {
     const int id = (int)interface->interfaceid;
-    if (id < 0 || id >= STARPU_MAX_INTERFACE_ID || watched[id] != NULL)
+    if (id < 0 || id >= STARPU_MAX_INTERFACE_ID || watched[id])
         return;
     watched[id] = interface;
     register_data[id] = interface->register_data_handle;

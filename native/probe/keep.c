@@ -1,27 +1,26 @@
-// Which contents are recorded: each once, by its hash, up to a limit.
+/* Which contents are recorded: each once, by its hash, up to a limit. */
 #include "keep.h"
 
 enum { SLOTS = 1 << 20, MOST = SLOTS / 2 };
 static const uint64_t most_bytes = UINT64_C(1) << 30;
 
-static uint64_t hashes[SLOTS]; // 0: free
+static uint64_t hashes[SLOTS]; /* 0: free */
 static uint64_t num_hashes, num_bytes;
 static bool saw_free;
 
 bool has_no_order(struct starpu_task *task, unsigned access)
 {
     const unsigned char *by_handle = task->handles_sequential_consistency;
-    return !task->sequential_consistency || (by_handle != NULL && !by_handle[access]) ||
+    return !task->sequential_consistency || (by_handle && !by_handle[access]) ||
            !starpu_data_get_sequential_consistency_flag(STARPU_TASK_GET_HANDLE(task, access));
 }
 
 static bool is_free(struct starpu_task *task)
 {
-    unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
-    for (unsigned i = 0; i < num_accesses; i++) {
+    const unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
+    for (unsigned i = 0; i < num_accesses; i++)
         if ((STARPU_TASK_GET_MODE(task, i) & (STARPU_REDUX | STARPU_COMMUTE)) != 0 || has_no_order(task, i))
             return true;
-    }
     return false;
 }
 

@@ -1,4 +1,4 @@
-// Files of records, mapped a window at a time.
+/* Files of records, mapped a window at a time. */
 #include "log.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ static const size_t first_window = 1 << 16, largest_window = 1 << 22;
 
 static const struct {
     const char *name;
-    size_t bytes; // a power of two, so that a window holds whole records
+    size_t bytes; /* a power of two, so that a window holds whole records */
 } streams[PROBE_STREAMS] = {
     {"names", sizeof(struct probe_name)},        {"handles", sizeof(struct probe_handle)},
     {"tasks", sizeof(struct probe_task)},        {"accesses", sizeof(struct probe_access)},
@@ -38,12 +38,12 @@ static int open_file(int folder, const char *name)
     return openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 }
 
-// Maps `bytes` of a file from `start`, with room for them on the disk: a full disk is an error here, not a signal
-// later.
+/* Maps `bytes` of a file from `start`, with room for them on the disk: a full disk is an error here, not a signal
+ * later. */
 static char *map_window(int file, uint64_t start, size_t bytes)
 {
     int error = posix_fallocate(file, (off_t)start, (off_t)bytes);
-    if (error == ENOSYS || error == EPERM) // a container's rules
+    if (error == ENOSYS || error == EPERM) /* a container's rules */
         error = ftruncate(file, (off_t)(start + bytes)) == 0 ? 0 : errno;
     if (error != 0) {
         errno = error;
@@ -63,14 +63,14 @@ static bool next_window(struct log_stream *stream)
         stream->window_bytes = 0;
     }
     stream->window = map_window(stream->file, stream->start, bytes);
-    if (stream->window == NULL)
+    if (!stream->window)
         return false;
     stream->window_bytes = bytes;
     stream->used = 0;
     return true;
 }
 
-// Opens a new folder. Processes of other PID namespaces may have the same PID and directory.
+/* Opens a new folder. Processes of other PID namespaces may have the same PID and directory. */
 static int make_folder(const char *directory, unsigned pid)
 {
     char path[PATH_MAX];
@@ -78,13 +78,13 @@ static int make_folder(const char *directory, unsigned pid)
         errno = ENAMETOOLONG;
         return -1;
     }
-    return mkdtemp(path) == NULL ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return mkdtemp(path) ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
 }
 
 struct log *log_open(const char *directory, const struct probe_header *first)
 {
     struct log *log = calloc(1, sizeof *log);
-    const int folder = log == NULL ? -1 : make_folder(directory, first->pid);
+    const int folder = log ? make_folder(directory, first->pid) : -1;
     if (folder < 0)
         goto failed;
     for (int i = 0; i < LOG_FILES; i++) {
@@ -98,13 +98,13 @@ struct log *log_open(const char *directory, const struct probe_header *first)
             goto failed;
     }
     log->header = (struct probe_header *)map_window(log->files[HEADER_FILE], 0, HEADER_BYTES);
-    if (log->header == NULL)
+    if (!log->header)
         goto failed;
     *log->header = *first;
     close(folder);
     return log;
 failed:
-    // What was opened stays open: it is a handful of files, once, and the process records nothing.
+    /* What was opened stays open: it is a handful of files, once, and the process records nothing. */
     if (folder >= 0)
         close(folder);
     free(log);
@@ -114,7 +114,7 @@ failed:
 uint64_t log_append(struct log *log, enum probe_stream number, const void *record)
 {
     struct log_stream *stream = &log->streams[number];
-    size_t bytes = streams[number].bytes;
+    const size_t bytes = streams[number].bytes;
     if (log->failed)
         return stream->count;
     if (stream->used == stream->window_bytes && !next_window(stream)) {
@@ -123,7 +123,7 @@ uint64_t log_append(struct log *log, enum probe_stream number, const void *recor
     }
     memcpy(stream->window + stream->used, record, bytes);
     stream->used += bytes;
-    // The count is raised when the record is complete, whatever happens to this process in between.
+    /* The count is raised when the record is complete, whatever happens to this process in between. */
     atomic_signal_fence(memory_order_release);
     log->header->counts[number] = stream->count + 1;
     return stream->count++;
@@ -141,7 +141,7 @@ void log_close(struct log *log)
         struct log_stream *stream = &log->streams[i];
         if (stream->window_bytes > 0)
             munmap(stream->window, stream->window_bytes);
-        // Readers go by the header's counts, so a file that can't be cut is only longer.
+        /* Readers go by the header's counts, so a file that can't be cut is only longer. */
         if (ftruncate(stream->file, (off_t)(stream->count * streams[i].bytes)) != 0)
             log->failed = true;
         close(stream->file);

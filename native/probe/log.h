@@ -1,23 +1,23 @@
-// Writes the log of a process: records are appended to files that are mapped a window at a time, so that memory is
-// bounded and what was appended outlives the process, however it ends.
+/* Writes the log of a process: records are appended to files that are mapped a window at a time, so that memory is
+ * bounded and what was appended outlives the process, however it ends. */
 #pragma once
-
-#include "log_format.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "log_format.h"
+
 struct log_stream {
     int file;
     char *window;
-    size_t window_bytes; // 0: there is none
-    size_t used;         // of the window
-    uint64_t start;      // of the window in the file
+    size_t window_bytes; /* 0: there is none */
+    size_t used;         /* of the window */
+    uint64_t start;      /* of the window in the file */
     uint64_t count;
 };
 
-// Files that are open for others to write: `stack` for a signal's handler, `undeclared` for accesses that tasks haven't
-// declared, as text, `stacks` for those of submissions, as text, and `bytes` for contents.
+/* Files that are open for others to write: `stack` for a signal's handler, `undeclared` for accesses that tasks haven't
+ * declared, as text, `stacks` for those of submissions, as text, and `bytes` for contents. */
 enum log_file { HEADER_FILE, STACK_FILE, UNDECLARED_FILE, STACKS_FILE, BYTES_FILE, LOG_FILES };
 
 struct log {
@@ -27,15 +27,15 @@ struct log {
     bool failed;
 };
 
-// Makes a folder probe-PID-… in `directory` and opens a log there; NULL and errno if that fails.
+/* Makes a folder probe-PID-… in `directory` and opens a log there; NULL and errno if that fails. */
 struct log *log_open(const char *directory, const struct probe_header *first);
 
-// Appends a record of the stream's type and returns its index. After a failed write nothing is recorded any more, and
-// the header says so. The caller serialises calls.
+/* Appends a record of the stream's type and returns its index. After a failed write nothing is recorded any more, and
+ * the header says so. The caller serialises calls. */
 uint64_t log_append(struct log *log, enum probe_stream stream, const void *record);
 
-// Says in the header that a write has failed, so that nothing is recorded any more.
+/* Says in the header that a write has failed, so that nothing is recorded any more. */
 void log_fail(struct log *log, int error);
 
-// Cuts the files to what was written and closes them.
+/* Cuts the files to what was written and closes them. */
 void log_close(struct log *log);

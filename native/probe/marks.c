@@ -1,10 +1,10 @@
-// Numbers start at 1 there, as a task that wasn't submitted yet has 0.
+/* Numbers start at 1 there, as a task that wasn't submitted yet has 0. */
 #include "marks.h"
-
-#include "keep.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
+
+#include "keep.h"
 
 enum { FIRST_BIT = 59 };
 
@@ -42,11 +42,11 @@ void release_held_tasks(void)
     is_released = true;
 }
 
-// Whether the next number in the list is this one: both ascend.
+/* Whether the next number in the list is this one: both ascend. */
 static bool take_held(struct settings *settings, uint64_t own)
 {
     char *end;
-    if (settings->held == NULL || strtoull(settings->held, &end, 10) != own)
+    if (!settings->held || strtoull(settings->held, &end, 10) != own)
         return false;
     settings->held = *end == ',' ? end + 1 : NULL;
     return true;
@@ -55,7 +55,7 @@ static bool take_held(struct settings *settings, uint64_t own)
 uintptr_t marks_of_own(struct settings *settings, struct starpu_task *task)
 {
     const uint64_t own = num_own++;
-    const bool is_new = task->sched_data == NULL && !task->regenerate; // not submitted before, nor again
+    const bool is_new = !task->sched_data && !task->regenerate; /* not submitted before, nor again */
     return (keep_task(settings, task, own) ? bit_of(MARK_KEPT) : 0) |
            (take_held(settings, own) ? bit_of(MARK_HELD) : 0) | (own == settings->until ? bit_of(MARK_AWAITED) : 0) |
            (settings->ordered && is_new ? bit_of(MARK_ORDERED) : 0);

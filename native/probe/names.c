@@ -1,13 +1,12 @@
-// A hash table from the hash of a name to its record, and from that of a stack to its line.
+/* A hash table from the hash of a name to its record, and from that of a stack to its line. */
 #include "names.h"
 
+#define XXH_INLINE_ALL
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 enum { SLOTS = 1 << 16, MOST = SLOTS / 2, FRAMES = 16, LINE = 1 << 13 };
@@ -25,7 +24,7 @@ static uint32_t append(struct log *log, const char *name)
     return (uint32_t)log_append(log, PROBE_NAMES, &record);
 }
 
-// The index for a hash, which is 0 if it is new; NULL: there is no room for more.
+/* The index for a hash, which is 0 if it is new; NULL: there is no room for more. */
 static uint32_t *find(uint64_t hash)
 {
     size_t slot = hash % SLOTS;
@@ -43,35 +42,35 @@ uint32_t name_index(struct log *log, const char *name)
         append(log, "");
         num_names = 1;
     }
-    if (name == NULL || name[0] == '\0')
+    if (!name || name[0] == '\0')
         return 0;
     uint32_t *index = find(XXH3_64bits(name, strlen(name)));
-    if (index == NULL || *index != 0)
-        return index == NULL ? 0 : *index;
+    if (!index || *index != 0)
+        return index ? *index : 0;
     num_names++;
     return *index = append(log, name);
 }
 
-// Without one, a performance model has one, or the function: by the program, or by the dynamic linker,
-// which knows exported functions alone, and of others where they lie in their file.
+/* Without one, a performance model has one, or the function: by the program, or by the dynamic linker,
+ * which knows exported functions alone, and of others where they lie in their file. */
 uint32_t codelet_name(struct log *log, struct starpu_task *task)
 {
     const struct starpu_codelet *codelet = task->cl;
-    const char *model = codelet == NULL ? NULL : starpu_task_get_model_name(task);
+    const char *model = codelet ? starpu_task_get_model_name(task) : NULL;
     char place[128];
     Dl_info found;
-    if (codelet == NULL)
+    if (!codelet)
         return name_index(log, NULL);
-    if (codelet->name != NULL || model != NULL)
-        return name_index(log, codelet->name != NULL ? codelet->name : model);
-    if (codelet->cpu_funcs_name[0] != NULL)
+    if (codelet->name || model)
+        return name_index(log, codelet->name ? codelet->name : model);
+    if (codelet->cpu_funcs_name[0])
         return name_index(log, codelet->cpu_funcs_name[0]);
-    if (codelet->cpu_funcs[0] == NULL || dladdr((void *)codelet->cpu_funcs[0], &found) == 0)
+    if (!codelet->cpu_funcs[0] || dladdr((void *)codelet->cpu_funcs[0], &found) == 0)
         return name_index(log, NULL);
     if (found.dli_saddr == (void *)codelet->cpu_funcs[0])
         return name_index(log, found.dli_sname);
     const char *file = strrchr(found.dli_fname, '/');
-    snprintf(place, sizeof place, "%s+0x%tx", file == NULL ? found.dli_fname : file + 1,
+    snprintf(place, sizeof place, "%s+0x%tx", file ? file + 1 : found.dli_fname,
              (char *)codelet->cpu_funcs[0] - (char *)found.dli_fbase);
     return name_index(log, place);
 }
@@ -85,14 +84,14 @@ void write_frames(int file, const char *text, void *const *frames, int count)
         const bool is_known = dladdr(frames[i], &info) != 0;
         const int more =
             snprintf(line + used, sizeof line - (size_t)used, "\t%p\t%p\t%s\t%s", frames[i], info.dli_fbase,
-                     is_known && info.dli_sname != NULL ? info.dli_sname : "", is_known ? info.dli_fname : "");
+                     is_known && info.dli_sname ? info.dli_sname : "", is_known ? info.dli_fname : "");
         if (more >= (int)sizeof line - used - 1)
-            break; // the frames before are enough
+            break; /* the frames before are enough */
         used += more;
     }
     line[used++] = '\n';
     const ssize_t written = write(file, line, (size_t)used);
-    (void)written; // nothing else could be said of it
+    (void)written; /* nothing else could be said of it */
 }
 
 uint32_t stack_number(struct log *log)
@@ -101,8 +100,8 @@ uint32_t stack_number(struct log *log)
     char text[16];
     const int count = backtrace(frames, FRAMES);
     uint32_t *index = find(XXH3_64bits(frames, (size_t)count * sizeof *frames));
-    if (index == NULL || *index != 0)
-        return index == NULL ? 0 : *index;
+    if (!index || *index != 0)
+        return index ? *index : 0;
     *index = ++num_stacks;
     snprintf(text, sizeof text, "%u", *index);
     write_frames(log->files[STACKS_FILE], text, frames, count);

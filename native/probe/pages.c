@@ -1,5 +1,5 @@
-// Ranges of bytes, sorted and apart from each other. Those that meet are one, so that a page on the border of two
-// handles is watched too.
+/* Ranges of bytes, sorted and apart from each other. Those that meet are one, so that a page on the border of two
+ * handles is watched too. */
 #include "pages.h"
 
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static uintptr_t page_up(uintptr_t address)
     return page_down(address + page_bytes() - 1);
 }
 
-// The first range that ends at an address or behind it.
+/* The first range that ends at an address or behind it. */
 static size_t first_from(uintptr_t address)
 {
     size_t low = 0, high = count;
@@ -48,7 +48,7 @@ static size_t first_from(uintptr_t address)
     return low;
 }
 
-// Puts ranges in place of others; false if there is no room.
+/* Puts ranges in place of others; false if there is no room. */
 static bool replace(size_t first, size_t last, const struct range *with, size_t number)
 {
     if (count - (last - first) + number > MOST)
@@ -85,7 +85,7 @@ void pages_remove(uintptr_t begin, uintptr_t end)
         if (ranges[last].end > end)
             rest[kept++] = (struct range){end, ranges[last].end};
     }
-    // One range more than before has no room in a full table; then its end isn't watched any more.
+    /* One range more than before has no room in a full table; then its end isn't watched any more. */
     if (!replace(first, last, rest, kept)) {
         pages_protect(end, rest[1].end, PROT_READ | PROT_WRITE);
         replace(first, last, rest, 1);
@@ -162,7 +162,7 @@ uint64_t pages_watched_bytes(const struct layout *layout)
     return bytes;
 }
 
-// Runs of elements whose pages meet are protected together.
+/* Runs of elements whose pages meet are protected together. */
 struct protecting {
     uintptr_t begin, end;
     int protection;

@@ -1,22 +1,21 @@
-// Poison that stays is told from data by as many bytes as fit: eight where elements allow it, else four.
+/* Poison that stays is told from data by as many bytes as fit: eight where elements allow it, else four. */
 #include "poison.h"
-
-#include "content.h"
-#include "log_format.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "log_format.h"
+
 enum { WORD = 4 };
 
-// Twice the same word: a signalling NaN in binary64, a quiet one in binary32; and a large number in both. The lowest
-// byte of poison that is restored says which access it is for, so that poison that a task has copied isn't taken for
-// poison that it has left in place.
+/* Twice the same word: a signalling NaN in binary64, a quiet one in binary32; and a large number in both. The lowest
+ * byte of poison that is restored says which access it is for, so that poison that a task has copied isn't taken for
+ * poison that it has left in place. */
 static const uint32_t nan_word = 0x7ff41eaf, large_word = 0x4b1eaf5e;
 
 static enum poison_mode mode;
 
-// Contents from before the task that this thread runs.
+/* Contents from before the task that this thread runs. */
 struct kept {
     struct kept *next;
     const struct starpu_task *task;
@@ -28,8 +27,8 @@ static _Thread_local struct kept *all_kept;
 struct state {
     uint32_t word;
     size_t group;
-    char *kept;      // of the next run; NULL: nothing is kept
-    bool was_filled; // some of what was restored isn't zero
+    char *kept;      /* of the next run; NULL: nothing is kept */
+    bool was_filled; /* some of what was restored isn't zero */
     uint64_t found;
 };
 
@@ -56,8 +55,8 @@ static bool is_poison(const char *bytes, size_t count, uint32_t word)
            (count <= WORD || memcmp(bytes + WORD, &word, WORD) == 0);
 }
 
-// What can be poisoned: elements, of sparse interfaces the values alone, because a task may have to follow the indices.
-// False if there is nothing like that.
+/* What can be poisoned: elements, of sparse interfaces the values alone, because a task may have to follow the indices.
+ * False if there is nothing like that. */
 static bool poisoned_layout(starpu_data_handle_t handle, void *interface, struct layout *layout)
 {
     return content_values(starpu_data_get_interface_id(handle), interface, layout) && layout->address != 0;
@@ -66,7 +65,7 @@ static bool poisoned_layout(starpu_data_handle_t handle, void *interface, struct
 static void put_run(void *pointer, char *row, size_t bytes)
 {
     struct state *state = pointer;
-    if (state->kept != NULL) {
+    if (state->kept) {
         memcpy(state->kept, row, bytes);
         state->kept += bytes;
     }
@@ -78,17 +77,17 @@ static void take_run(void *pointer, char *row, size_t bytes)
 {
     struct state *state = pointer;
     for (size_t i = 0; i < bytes; i += state->group) {
-        size_t count = bytes - i < state->group ? bytes - i : state->group;
+        const size_t count = bytes - i < state->group ? bytes - i : state->group;
         if (!is_poison(row + i, count, state->word))
             continue;
         state->found += count;
-        if (state->kept == NULL)
+        if (!state->kept)
             continue;
         memcpy(row + i, state->kept + i, count);
         for (size_t byte = 0; byte < count; byte++)
             state->was_filled |= row[i + byte] != 0;
     }
-    if (state->kept != NULL)
+    if (state->kept)
         state->kept += bytes;
 }
 
@@ -102,7 +101,7 @@ void poison_put(const struct starpu_task *task, unsigned access, starpu_data_han
         return;
     if (mode == POISON_RESTORED) {
         struct kept *kept = malloc(sizeof *kept + layout_bytes(&layout));
-        if (kept == NULL)
+        if (!kept)
             return;
         kept->next = all_kept;
         kept->task = task;
@@ -127,10 +126,10 @@ uint64_t poison_take(const struct starpu_task *task, unsigned access, starpu_dat
     struct kept **link = &all_kept;
     if (mode != POISON_RESTORED)
         return poison_count(handle, interface);
-    while (*link != NULL && ((*link)->task != task || (*link)->access != access))
+    while (*link && ((*link)->task != task || (*link)->access != access))
         link = &(*link)->next;
     struct kept *kept = *link;
-    if (kept == NULL || !poisoned_layout(handle, interface, &layout))
+    if (!kept || !poisoned_layout(handle, interface, &layout))
         return 0;
     struct state state = state_of(layout.element_bytes, access);
     state.kept = kept->contents;
@@ -151,20 +150,20 @@ uint64_t poison_count(starpu_data_handle_t handle, void *interface)
     return state.found;
 }
 
-bool poison_is_translated(size_t element_bytes)
+static void translate(char *elements, size_t bytes, size_t element_bytes)
 {
-    return mode == POISON_LARGE && group_of(element_bytes) != 0;
-}
-
-void poison_translate(char *bytes, size_t count, size_t element_bytes)
-{
-    size_t group = group_of(element_bytes);
-    for (size_t i = 0; i + group <= count; i += group) {
-        if (!is_poison(bytes + i, group, large_word))
+    const size_t group = group_of(element_bytes);
+    for (size_t i = 0; group > 0 && i + group <= bytes; i += group) {
+        if (!is_poison(elements + i, group, large_word))
             continue;
         for (size_t word = 0; word < group; word += WORD)
-            memcpy(bytes + i + word, &nan_word, WORD);
+            memcpy(elements + i + word, &nan_word, WORD);
     }
+}
+
+content_translate *poison_translation(void)
+{
+    return mode == POISON_LARGE ? translate : NULL;
 }
 
 static void clear_run(void *unused, char *row, size_t bytes)

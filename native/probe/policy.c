@@ -1,10 +1,5 @@
-// The scheduling policy: it takes ready tasks in the order of submission, or in an order that follows from a seed,
-// delays them by request, and records them. StarPU loads it by STARPU_SCHED_LIB and STARPU_SCHED=probe.
-#include "clock.h"
-#include "marks.h"
-#include "ready.h"
-#include "recorder.h"
-
+/* The scheduling policy: it takes ready tasks in the order of submission, or in an order that follows from a seed,
+ * delays them by request, and records them. StarPU loads it by STARPU_SCHED_LIB and STARPU_SCHED=probe. */
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
@@ -17,30 +12,35 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
+#include "marks.h"
+#include "ready.h"
+#include "recorder.h"
+
 #define EXPORT __attribute__((visibility("default")))
 
 struct context {
     pthread_mutex_t lock;
     struct ready ready;
-    size_t restricted; // of the ready tasks, those that not every worker may run
+    size_t restricted; /* of the ready tasks, those that not every worker may run */
 };
 
 static const struct settings *settings;
-static _Atomic int num_contexts;           // with this policy
-static const uint64_t settle_ns = 1000000; // since the last submission
-static _Atomic uint64_t settled_ns;        // how long tasks have waited for submissions to pause
-// How long a submission waits for tasks at most, after which no other waits; and for StarPU to release their data.
+static _Atomic int num_contexts;           /* with this policy */
+static const uint64_t settle_ns = 1000000; /* since the last submission */
+static _Atomic uint64_t settled_ns;        /* how long tasks have waited for submissions to pause */
+/* How long a submission waits for tasks at most, after which no other waits; and for StarPU to release their data. */
 static const uint64_t longest_wait_ns = 1000000000, release_ns = 10000000;
-static _Atomic uint64_t waited_ns;           // by all submissions
-static _Atomic int num_unfinished;           // tasks that are ready or run
-static _Atomic int num_submitted, num_ended; // since the start
-static const uint64_t rest_us = 1000;        // of a worker that may run no task
-// If nothing has run for so long, what is held may be what the awaited task waits for.
+static _Atomic uint64_t waited_ns;           /* by all submissions */
+static _Atomic int num_unfinished;           /* tasks that are ready or run */
+static _Atomic int num_submitted, num_ended; /* since the start */
+static const uint64_t rest_us = 1000;        /* of a worker that may run no task */
+/* If nothing has run for so long, what is held may be what the awaited task waits for. */
 static const uint64_t stall_ns = 1000000000;
 static _Atomic int num_running;
 static _Atomic uint64_t last_end;
 
-// SplitMix64 of a seed and a task's number: the same in every run, whatever the threads do.
+/* SplitMix64 of a seed and a task's number: the same in every run, whatever the threads do. */
 static uint64_t mix(uint64_t seed, uint64_t number)
 {
     uint64_t z = seed * 0x9e3779b97f4a7c15 + (number + 1) * 0xbf58476d1ce4e5b9;
@@ -52,7 +52,7 @@ static uint64_t mix(uint64_t seed, uint64_t number)
 static void init(unsigned id)
 {
     struct context *context = calloc(1, sizeof *context);
-    STARPU_ASSERT_MSG(context != NULL, "starpullm's probe: no memory");
+    STARPU_ASSERT_MSG(context, "starpullm's probe: no memory");
     pthread_mutex_init(&context->lock, NULL);
     settings = recorder_start();
     num_contexts++;
@@ -70,7 +70,7 @@ static void deinit(unsigned id)
 
 static bool is_restricted(const struct starpu_task *task)
 {
-    return task->workerids_len > 0 || task->cl->can_execute != NULL;
+    return task->workerids_len > 0 || task->cl->can_execute;
 }
 
 static void sleep_us(uint64_t microseconds)
@@ -80,19 +80,19 @@ static void sleep_us(uint64_t microseconds)
     nanosleep(&time, NULL);
 }
 
-// How many of the submitted tasks StarPU has done with.
+/* How many of the submitted tasks StarPU has done with. */
 static int num_gone(void)
 {
     return num_submitted - starpu_task_nsubmitted();
 }
 
-// Waits until no task is ready or runs, and StarPU has released the data of those that have run: `gone_before` and
-// `ended_before` are of before the submission. Tasks of contexts with another policy aren't counted, so that the end of
-// the release may be missed: it gets only a short time.
+/* Waits until no task is ready or runs, and StarPU has released the data of those that have run: `gone_before` and
+ * `ended_before` are of before the submission. Tasks of contexts with another policy aren't counted, so that the end of
+ * the release may be missed: it gets only a short time. */
 static void wait_for_tasks(int gone_before, int ended_before)
 {
     const uint64_t start = now_ns(), limit = (uint64_t)settings->prompt_ms * 1000000;
-    uint64_t now = start, released = start + release_ns; // at the latest
+    uint64_t now = start, released = start + release_ns; /* at the latest */
     while (waited_ns < limit && now < start + longest_wait_ns) {
         if (num_unfinished > 0)
             released = now + release_ns;
@@ -115,7 +115,7 @@ static int push(struct starpu_task *task)
     struct context *context = starpu_sched_ctx_get_policy_data(task->sched_ctx);
     struct starpu_worker_collection *workers = starpu_sched_ctx_get_worker_collection(task->sched_ctx);
     struct starpu_sched_ctx_iterator iterator;
-    uint64_t number = task_number(task), key = settings->seed == 0 ? number : mix(settings->seed, number);
+    const uint64_t number = task_number(task), key = settings->seed == 0 ? number : mix(settings->seed, number);
     const bool waits = settings->prompt_ms > 0 && starpu_worker_get_id() < 0;
     const int gone_before = waits ? num_gone() : 0, ended_before = num_ended;
     recorder_ready(task);
@@ -135,10 +135,10 @@ static int push(struct starpu_task *task)
 
 struct candidate {
     unsigned context, worker;
-    unsigned rank; // how many of the context's workers come before
+    unsigned rank; /* how many of the context's workers come before */
 };
 
-// How many of a context's workers come before one; with a task, of those that can run it.
+/* How many of a context's workers come before one; with a task, of those that can run it. */
 static unsigned workers_before(unsigned context, unsigned worker, struct starpu_task *task)
 {
     struct starpu_worker_collection *workers = starpu_sched_ctx_get_worker_collection(context);
@@ -152,14 +152,13 @@ static unsigned workers_before(unsigned context, unsigned worker, struct starpu_
     return before;
 }
 
-// A reduction has the same bits each time only if one worker computes all contributions.
+/* A reduction has the same bits each time only if one worker computes all contributions. */
 static bool is_bound_to_first(struct starpu_task *task)
 {
     const unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
-    for (unsigned i = 0; settings->ordered && i < num_accesses; i++) {
+    for (unsigned i = 0; settings->ordered && i < num_accesses; i++)
         if ((STARPU_TASK_GET_MODE(task, i) & STARPU_REDUX) != 0)
             return true;
-    }
     return false;
 }
 
@@ -174,7 +173,7 @@ static bool is_held(const struct starpu_task *task)
     return !has_stalled;
 }
 
-// A task may run on the first `max_workers` workers that can run it, so that one worker always may.
+/* A task may run on the first `max_workers` workers that can run it, so that one worker always may. */
 static bool may_run(struct starpu_task *task, const void *state)
 {
     const struct candidate *candidate = state;
@@ -189,7 +188,7 @@ static bool may_run(struct starpu_task *task, const void *state)
     return is_restricted(task) && workers_before(candidate->context, candidate->worker, task) < settings->max_workers;
 }
 
-// An idle worker of StarPU's polls. One that may run hardly any task would take a core from those that may.
+/* An idle worker of StarPU's polls. One that may run hardly any task would take a core from those that may. */
 static void rest(void)
 {
     starpu_worker_relax_on();
@@ -204,17 +203,17 @@ static struct starpu_task *pop(unsigned id)
     const struct candidate candidate = {id, worker, workers_before(id, worker, NULL)};
     const bool is_extra = settings->max_workers > 0 && candidate.rank >= settings->max_workers;
     struct starpu_task *task = NULL;
-    unsigned mask; // of implementations
+    unsigned mask; /* of implementations */
     pthread_mutex_lock(&context->lock);
     if (!is_extra || context->restricted > 0)
         task = ready_pop(&context->ready, may_run, &candidate);
-    if (task != NULL)
+    if (task)
         context->restricted -= is_restricted(task);
     pthread_mutex_unlock(&context->lock);
-    if (task == NULL && is_extra)
+    if (!task && is_extra)
         rest();
-    if (task != NULL && starpu_worker_can_execute_task_impl(worker, task, &mask)) {
-        // In the reference schedule, too, so that all are looked at.
+    if (task && starpu_worker_can_execute_task_impl(worker, task, &mask)) {
+        /* In the reference schedule, too, so that all are looked at. */
         const uint64_t random = mix(settings->seed ^ 0xa0761d6478bd642f, task_number(task));
         for (uint64_t skipped = random % (unsigned)__builtin_popcount(mask); skipped > 0; skipped--)
             mask &= mask - 1;
@@ -223,22 +222,22 @@ static struct starpu_task *pop(unsigned id)
     return task;
 }
 
-// Waits while tasks are being submitted, so that they pile up and there are many to choose from.
+/* Waits while tasks are being submitted, so that they pile up and there are many to choose from. */
 static void settle(void)
 {
     uint64_t start = now_ns(), limit = (uint64_t)settings->settle_ms * 1000000;
     while (settled_ns < limit && now_ns() - last_submission_ns() < settle_ns) {
         sleep_us(100);
-        uint64_t now = now_ns();
+        const uint64_t now = now_ns();
         settled_ns += now - start;
         start = now;
     }
 }
 
-// Every fourth task is delayed, half of them before they are looked at and half of them after.
+/* Every fourth task is delayed, half of them before they are looked at and half of them after. */
 static void delay(const struct starpu_task *task, bool is_started)
 {
-    uint64_t random = mix(settings->seed ^ 0xd1b54a32d192ed03, task_number(task));
+    const uint64_t random = mix(settings->seed ^ 0xd1b54a32d192ed03, task_number(task));
     if (settings->delay_us > 0 && (random & 3) == 0 && ((random >> 2 & 1) != 0) == is_started)
         sleep_us((random >> 8) % settings->delay_us);
 }
@@ -246,7 +245,7 @@ static void delay(const struct starpu_task *task, bool is_started)
 static void pre_exec(struct starpu_task *task, unsigned id)
 {
     (void)id;
-    if (task->sched_data == NULL) // of a context without a policy
+    if (!task->sched_data) /* of a context without a policy */
         return;
     num_running += !has_mark(task, MARK_STARTED);
     settle();
@@ -258,7 +257,7 @@ static void pre_exec(struct starpu_task *task, unsigned id)
 static void post_exec(struct starpu_task *task, unsigned id)
 {
     (void)id;
-    if (task->sched_data == NULL)
+    if (!task->sched_data)
         return;
     recorder_ended(task);
     last_end = now_ns();
@@ -280,39 +279,39 @@ static struct starpu_sched_policy policy = {
     .worker_type = STARPU_WORKER_LIST,
 };
 
-// Says in a file which StarPU asks for a policy, how many workers it has, and its variables: the program may have set
-// some.
+/* Says in a file which StarPU asks for a policy, how many workers it has, and its variables: the program may have set
+ * some. */
 static void describe_starpu(const int version[3])
 {
     const char *directory = getenv("STARPULLM_PROBE_DIRECTORY");
     Dl_info library = {.dli_fname = "?"};
     char *path = NULL;
-    if (directory == NULL || asprintf(&path, "%s/starpu-%d", directory, (int)getpid()) < 0)
+    if (!directory || asprintf(&path, "%s/starpu-%d", directory, (int)getpid()) < 0)
         return;
     FILE *file = fopen(path, "we");
-    if (file != NULL) {
+    if (file) {
         dladdr((void *)starpu_init, &library);
         fprintf(file, "%d.%d.%d\n%s\n%u\n", version[0], version[1], version[2], library.dli_fname,
                 starpu_worker_get_count());
-        for (char **variable = environ; *variable != NULL; variable++) {
+        for (char **variable = environ; *variable; variable++)
             if (strncmp(*variable, "STARPU_", 7) == 0 || strncmp(*variable, "HWLOC_", 6) == 0)
                 fprintf(file, "%s\n", *variable);
-        }
         fclose(file);
     }
     free(path);
 }
 
-// Whether a variable of StarPU's is as large as the probe was compiled for: it depends on StarPU's configured limits.
+/* Whether a variable of StarPU's is as large as the probe was compiled for: it depends on StarPU's configured limits.
+ */
 static bool has_size(const void *variable, size_t bytes)
 {
     const ElfW(Sym) *symbol = NULL;
     Dl_info library;
-    return dladdr1(variable, &library, (void **)&symbol, RTLD_DL_SYMENT) == 0 || symbol == NULL ||
-           symbol->st_size == bytes;
+    return dladdr1(variable, &library, (void **)&symbol, RTLD_DL_SYMENT) == 0 || !symbol || symbol->st_size == bytes;
 }
 
-// StarPU asks for the policy of its first context by the name in STARPU_SCHED, which may be the program's own choice.
+/* StarPU asks for the policy of its first context by the name in STARPU_SCHED, which may be the program's own choice.
+ */
 EXPORT struct starpu_sched_policy *starpu_get_sched_lib_policy(const char *name)
 {
     int version[3];

@@ -1,4 +1,4 @@
-// A binary heap.
+/* A binary heap. */
 #include "ready.h"
 
 #include <stdlib.h>
@@ -27,9 +27,9 @@ static void sift_down(struct ready *ready, size_t i, struct ready_task entry)
 bool ready_push(struct ready *ready, uint64_t key, struct starpu_task *task)
 {
     if (ready->count == ready->room) {
-        size_t room = ready->room == 0 ? 64 : 2 * ready->room;
+        const size_t room = ready->room == 0 ? 64 : 2 * ready->room;
         struct ready_task *heap = realloc(ready->heap, room * sizeof *heap);
-        if (heap == NULL)
+        if (!heap)
             return false;
         ready->heap = heap;
         ready->room = room;
@@ -56,10 +56,9 @@ struct starpu_task *ready_pop(struct ready *ready, bool (*accept)(struct starpu_
     if (ready->count > 0 && accept(ready->heap[0].task, state))
         best = 0;
     else
-        for (size_t i = 1; i < ready->count; i++) {
+        for (size_t i = 1; i < ready->count; i++)
             if ((best == SIZE_MAX || ready->heap[i].key < ready->heap[best].key) && accept(ready->heap[i].task, state))
                 best = i;
-        }
     if (best == SIZE_MAX)
         return NULL;
     struct starpu_task *task = ready->heap[best].task;

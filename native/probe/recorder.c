@@ -1,5 +1,16 @@
-// Tasks, accesses and hashes to the log. One lock orders all records; hashes are computed outside of it.
+/* Tasks, accesses and hashes to the log. One lock orders all records; hashes are computed outside of it. */
 #include "recorder.h"
+
+#define XXH_INLINE_ALL
+#include <errno.h>
+#include <pthread.h>
+#include <starpu_profiling_tool.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <xxhash.h>
 
 #include "clock.h"
 #include "content.h"
@@ -14,25 +25,13 @@
 #include "sums.h"
 #include "undeclared.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <starpu_profiling_tool.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct settings settings;
 static bool is_started;
-static struct log *record_to; // NULL: nothing is recorded
+static struct log *record_to; /* NULL: nothing is recorded */
 static uint64_t num_tasks;
 static _Atomic uint64_t last_submitted;
-static _Atomic int64_t num_unseen; // functions that have run, without those of which the policy has heard
+static _Atomic int64_t num_unseen; /* functions that have run, without those of which the policy has heard */
 static handle_hook registered, unregistered;
 
 uint64_t last_submission_ns(void)
@@ -43,11 +42,11 @@ uint64_t last_submission_ns(void)
 static void note_exit(int status, void *unused)
 {
     (void)unused;
-    if (record_to != NULL)
+    if (record_to)
         record_to->header->exit_status = status;
 }
 
-// A forked child has its parent's mapped log, which is not its own to write.
+/* A forked child has its parent's mapped log, which is not its own to write. */
 static void forget_log(void)
 {
     record_to = NULL;
@@ -71,7 +70,7 @@ static void open_log(void)
     for (int i = 0; i < 3; i++)
         header.starpu_version[i] = (uint32_t)version[i];
     record_to = log_open(settings.directory, &header);
-    if (record_to == NULL)
+    if (!record_to)
         return;
     name_index(record_to, NULL);
     pthread_atfork(NULL, NULL, forget_log);
@@ -89,7 +88,7 @@ const struct settings *recorder_start(void)
         is_started = true;
         settings = read_settings();
         poison_start(settings.poison);
-        if (settings.directory != NULL)
+        if (settings.directory)
             open_log();
     }
     pthread_mutex_unlock(&lock);
@@ -105,7 +104,7 @@ static void count_run(struct starpu_prof_tool_info *info, union starpu_prof_tool
     num_unseen++;
 }
 
-// StarPU calls it by STARPU_PROF_TOOL, and what it adds in contexts with other policies, too.
+/* StarPU calls it by STARPU_PROF_TOOL, and what it adds in contexts with other policies, too. */
 __attribute__((visibility("default"))) void
 starpu_prof_tool_library_register(starpu_prof_tool_entry_register_func add, starpu_prof_tool_entry_register_func remove)
 {
@@ -116,7 +115,7 @@ starpu_prof_tool_library_register(starpu_prof_tool_entry_register_func add, star
 __attribute__((destructor)) static void end_log(void)
 {
     pthread_mutex_lock(&lock);
-    if (record_to != NULL) {
+    if (record_to) {
         crash_unwatch();
         if (settings.watch)
             undeclared_stop();
@@ -130,18 +129,18 @@ __attribute__((destructor)) static void end_log(void)
 
 static void *interface_of(struct starpu_task *task, unsigned access)
 {
-    return task->dyn_handles != NULL ? task->dyn_interfaces[access] : task->interfaces[access];
+    return task->dyn_handles ? task->dyn_interfaces[access] : task->interfaces[access];
 }
 
 static bool runs(const struct starpu_task *task)
 {
-    return task->cl != NULL && task->cl->where != STARPU_NOWHERE && task->where != STARPU_NOWHERE;
+    return task->cl && task->cl->where != STARPU_NOWHERE && task->where != STARPU_NOWHERE;
 }
 
 static uint32_t flags_of(const struct starpu_task *task)
 {
     uint32_t flags = 0;
-    if (task->cl == NULL)
+    if (!task->cl)
         flags |= PROBE_NO_CODELET;
     else if (!runs(task))
         flags |= PROBE_NOWHERE;
@@ -169,32 +168,32 @@ static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t
         return;
     struct probe_contents record = {.hash = hash, .bytes = layout_bytes(&layout)};
     pthread_mutex_lock(&lock);
-    bool is_new = record_to != NULL && record.bytes > 0 && keep_reserve(&record);
-    int file = is_new ? record_to->files[BYTES_FILE] : -1;
+    const bool is_new = record_to && record.bytes > 0 && keep_reserve(&record);
+    const int file = is_new ? record_to->files[BYTES_FILE] : -1;
     pthread_mutex_unlock(&lock);
     if (!is_new)
         return;
-    int error = content_write(&layout, file, record.offset);
+    const int error = content_write(&layout, file, record.offset);
     pthread_mutex_lock(&lock);
-    if (record_to != NULL && error == 0)
+    if (record_to && error == 0)
         log_append(record_to, PROBE_CONTENTS, &record);
-    else if (record_to != NULL)
+    else if (record_to)
         log_fail(record_to, error);
     pthread_mutex_unlock(&lock);
 }
 
-// What is in a handle when the application unregisters it, and so may use it. It is recorded as a task that reads it,
-// because so much of a log is about tasks.
+/* What is in a handle when the application unregisters it, and so may use it. It is recorded as a task that reads it,
+ * because so much of a log is about tasks. */
 static void look_at_the_last(starpu_data_handle_t handle)
 {
     void *interface = starpu_data_get_interface_on_node(handle, STARPU_MAIN_RAM);
     struct probe_hash hash = {.time = PROBE_BEFORE};
     bool is_kept = false;
     if (starpu_data_get_home_node(handle) != STARPU_MAIN_RAM ||
-        !content_hash(handle, interface, STARPU_MAIN_RAM, &hash.hash))
+        !content_hash(handle, interface, STARPU_MAIN_RAM, poison_translation(), &hash.hash))
         return;
     pthread_mutex_lock(&lock);
-    if (record_to != NULL) {
+    if (record_to) {
         struct probe_access access = {.handle = number_of(handle), .mode = STARPU_R};
         struct probe_task task = {
             .submit_ns = now_ns(),
@@ -239,14 +238,14 @@ static uint32_t append_handle(starpu_data_handle_t handle, struct layout *layout
     return (uint32_t)log_append(record_to, PROBE_HANDLES, &record);
 }
 
-// It is recorded at once, because tasks may use its parts only, which have no registration of their own.
+/* It is recorded at once, because tasks may use its parts only, which have no registration of their own. */
 static void registered(starpu_data_handle_t handle)
 {
     struct layout layout;
     if (!settings.stacks)
         return;
     pthread_mutex_lock(&lock);
-    if (record_to != NULL) {
+    if (record_to) {
         make_known(handle)->stack = stack_number(record_to);
         append_handle(handle, &layout);
     }
@@ -269,21 +268,20 @@ static uint32_t numbered(starpu_data_handle_t handle)
     return index;
 }
 
-// Many programs pass an integer as the pointer, some of them with a size. The system says of each page without a signal
-// whether it can be read: it reads a set of signals before it refuses that there is no such operation on one.
+/* Many programs pass an integer as the pointer, some of them with a size. The system says of each page without a signal
+ * whether it can be read: it reads a set of signals before it refuses that there is no such operation on one. */
 static uint64_t hash_arguments(const struct starpu_task *task)
 {
     const uintptr_t begin = (uintptr_t)task->cl_arg, end = begin + task->cl_arg_size;
-    for (uintptr_t at = begin & ~(sizeof(uint64_t) - 1); at < end; at = (at | (page_bytes() - 1)) + 1) {
+    for (uintptr_t at = begin & ~(sizeof(uint64_t) - 1); at < end; at = (at | (page_bytes() - 1)) + 1)
         if (syscall(SYS_rt_sigprocmask, ~0, at, NULL, sizeof(uint64_t)) == 0 || errno != EINVAL)
             return XXH3_64bits(&begin, sizeof begin);
-    }
     return begin < end ? XXH3_64bits(task->cl_arg, task->cl_arg_size) : 0;
 }
 
 static void append_task(struct starpu_task *task, uint32_t flags, uint32_t submitter)
 {
-    unsigned num_accesses = task->cl == NULL ? 0 : STARPU_TASK_GET_NBUFFERS(task);
+    const unsigned num_accesses = task->cl ? STARPU_TASK_GET_NBUFFERS(task) : 0;
     struct probe_task record = {
         .submit_ns = now_ns(),
         .first_access = record_to->header->counts[PROBE_ACCESSES],
@@ -295,7 +293,7 @@ static void append_task(struct starpu_task *task, uint32_t flags, uint32_t submi
         .stack = settings.stacks && is_own(flags) ? stack_number(record_to) : 0,
         .submitter = submitter,
     };
-    for (int i = 0; task->cl != NULL && i < STARPU_MAXIMPLEMENTATIONS; i++)
+    for (int i = 0; task->cl && i < STARPU_MAXIMPLEMENTATIONS; i++)
         record.implementations |= (uint32_t)(task->cl->cpu_funcs[i] != NULL) << i;
     for (unsigned i = 0; i < num_accesses; i++) {
         const bool is_ordered = has_mark(task, MARK_ORDERED) && is_sum(task, i);
@@ -312,30 +310,30 @@ static void append_task(struct starpu_task *task, uint32_t flags, uint32_t submi
 
 void recorder_submitted(struct starpu_task *task)
 {
-    if (has_mark(task, MARK_STARTED)) // it goes on after a wait
+    if (has_mark(task, MARK_STARTED)) /* it goes on after a wait */
         return;
     const uint32_t flags = flags_of(task);
     pthread_mutex_lock(&lock);
-    // In a task's function and its callbacks, StarPU knows the task. One that comes again submits itself.
-    const bool comes_again = task->regenerate && task->sched_data != NULL;
+    /* In a task's function and its callbacks, StarPU knows the task. One that comes again submits itself. */
+    const bool comes_again = task->regenerate && task->sched_data;
     const struct starpu_task *submitter = comes_again ? task : starpu_task_get_current();
-    const uint32_t submitter_number = submitter == NULL ? 0 : (uint32_t)(task_number(submitter) + 1);
+    const uint32_t submitter_number = submitter ? (uint32_t)(task_number(submitter) + 1) : 0;
     uintptr_t number = ++num_tasks;
     if (is_own(flags))
         number |= marks_of_own(&settings, task);
     task->sched_data = (void *)number;
     if (settings.watch && runs(task) && (flags & PROBE_INTERNAL) == 0)
         undeclared_submitted();
-    if (record_to != NULL)
+    if (record_to)
         append_task(task, flags, submitter_number);
     pthread_mutex_unlock(&lock);
-    if (has_mark(task, MARK_ORDERED) && record_to != NULL)
+    if (has_mark(task, MARK_ORDERED) && record_to)
         order_sums(task);
 }
 
 static void append_event(struct starpu_task *task, uint32_t kind)
 {
-    int worker = starpu_worker_get_id();
+    const int worker = starpu_worker_get_id();
     struct probe_event event = {
         .task = task_number(task),
         .kind = kind,
@@ -344,7 +342,7 @@ static void append_event(struct starpu_task *task, uint32_t kind)
     };
     pthread_mutex_lock(&lock);
     event.time_ns = now_ns();
-    if (record_to != NULL)
+    if (record_to)
         log_append(record_to, PROBE_EVENTS, &event);
     pthread_mutex_unlock(&lock);
 }
@@ -354,13 +352,13 @@ void recorder_ready(struct starpu_task *task)
     append_event(task, PROBE_READY);
 }
 
-// Only memory of CPUs can be read from here.
+/* Only memory of CPUs can be read from here. */
 static bool is_in_memory(unsigned node)
 {
     return starpu_node_get_kind(node) == STARPU_CPU_RAM;
 }
 
-// Contributions to a reduction and scratch memory are a worker's own.
+/* Contributions to a reduction and scratch memory are a worker's own. */
 static bool can_read(enum starpu_data_access_mode mode, unsigned node)
 {
     return (mode & (STARPU_SCRATCH | STARPU_REDUX)) == 0 && is_in_memory(node);
@@ -373,36 +371,36 @@ static bool only_writes(enum starpu_data_access_mode mode)
 
 static bool is_poisoned(const struct starpu_task *task, unsigned access)
 {
-    enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, access);
-    // Tasks that commute may each write a part: poison that stays would be in the others' parts.
-    bool stays = settings.poison == POISON_NAN || settings.poison == POISON_LARGE;
+    const enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, access);
+    /* Tasks that commute may each write a part: poison that stays would be in the others' parts. */
+    const bool stays = settings.poison == POISON_NAN || settings.poison == POISON_LARGE;
     return settings.poison != POISON_NONE && only_writes(mode) && !(stays && (mode & STARPU_COMMUTE) != 0);
 }
 
 static void hash_access(struct starpu_task *task, unsigned access, enum probe_hash_time when, unsigned node)
 {
-    starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, access);
+    const starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, access);
     void *interface = interface_of(task, access);
     struct probe_hash record = {.task = task_number(task), .access = access, .time = when};
-    if (interface != NULL && when == PROBE_AFTER && is_poisoned(task, access))
+    if (interface && when == PROBE_AFTER && is_poisoned(task, access))
         record.poison_left = poison_take(task, access, handle, interface);
-    if (interface == NULL || !content_hash(handle, interface, node, &record.hash))
+    if (!interface || !content_hash(handle, interface, node, poison_translation(), &record.hash))
         return;
     if (when == PROBE_BEFORE)
         record.poison_left = poison_count(handle, interface);
     pthread_mutex_lock(&lock);
-    if (record_to != NULL)
+    if (record_to)
         log_append(record_to, PROBE_HASHES, &record);
     pthread_mutex_unlock(&lock);
     if (has_mark(task, MARK_KEPT))
         keep_contents(handle, interface, record.hash);
 }
 
-// Whether another entry of the task has the same memory: the same handle, or one that a program has registered for the
-// same bytes and switches to by hand. Such memory may have to keep its contents.
+/* Whether another entry of the task has the same memory: the same handle, or one that a program has registered for the
+ * same bytes and switches to by hand. Such memory may have to keep its contents. */
 static bool is_alone(struct starpu_task *task, unsigned access)
 {
-    unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
+    const unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
         if (i != access && (STARPU_TASK_GET_MODE(task, i) & STARPU_SCRATCH) == 0 &&
             content_overlaps(STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i),
@@ -412,22 +410,22 @@ static bool is_alone(struct starpu_task *task, unsigned access)
     return true;
 }
 
-// Memory that StarPU has allocated for a handle contains what other handles left there, until a task writes it.
+/* Memory that StarPU has allocated for a handle contains what other handles left there, until a task writes it. */
 static void clear_new(starpu_data_handle_t handle, void *interface, enum starpu_data_access_mode mode)
 {
     struct known *known = known_of(handle);
-    if (known == NULL || known->has_started)
+    if (!known || known->has_started)
         return;
     known->has_started = true;
-    if (only_writes(mode) && starpu_data_get_home_node(handle) < 0 && interface != NULL)
+    if (only_writes(mode) && starpu_data_get_home_node(handle) < 0 && interface)
         poison_clear(handle, interface);
 }
 
 static void look_before(struct starpu_task *task, unsigned node)
 {
-    unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
+    const unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
-        enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
+        const enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
         if (settings.poison == POISON_RESTORED && (mode & STARPU_SCRATCH) != 0 && is_in_memory(node))
             poison_scratch(STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i));
         if (!can_read(mode, node))
@@ -444,16 +442,16 @@ static void watch(struct starpu_task *task)
 {
     unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task), count = 0;
     struct declared *list = calloc(num_accesses + 1, sizeof *list);
-    STARPU_ASSERT_MSG(list != NULL, "starpullm's probe: no memory");
+    STARPU_ASSERT_MSG(list, "starpullm's probe: no memory");
     for (unsigned i = 0; i < num_accesses; i++) {
-        starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
-        int id = starpu_data_get_interface_id(handle);
+        const starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
+        const int id = starpu_data_get_interface_id(handle);
         void *interface = interface_of(task, i);
-        enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
+        const enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
         if (id == STARPU_VOID_INTERFACE_ID)
             continue;
         list[count].handle = number_of(handle);
-        list[count].is_plain = interface != NULL && content_layout(id, interface, &list[count].layout);
+        list[count].is_plain = interface && content_layout(id, interface, &list[count].layout);
         list[count].is_shared = (mode & (STARPU_SCRATCH | STARPU_REDUX)) == 0;
         list[count++].writes = (mode & STARPU_W) != 0;
     }
@@ -462,7 +460,7 @@ static void watch(struct starpu_task *task)
 
 void recorder_started(struct starpu_task *task)
 {
-    int worker = starpu_worker_get_id();
+    const int worker = starpu_worker_get_id();
     num_unseen--;
     if (has_mark(task, MARK_AWAITED))
         release_held_tasks();
@@ -473,21 +471,21 @@ void recorder_started(struct starpu_task *task)
     if (!goes_on)
         append_event(task, PROBE_START);
     set_started(task, true);
-    // StarPU's own may end without a word to the policy.
+    /* StarPU's own may end without a word to the policy. */
     if (settings.watch && (flags_of(task) & PROBE_INTERNAL) == 0)
         watch(task);
 }
 
-// An access whose order is free has been released before this hook, so another task may be changing its data. Where
-// sequential consistency is off, the program may have ordered its tasks otherwise. Both are looked at when one task
-// runs at a time.
+/* An access whose order is free has been released before this hook, so another task may be changing its data. Where
+ * sequential consistency is off, the program may have ordered its tasks otherwise. Both are looked at when one task
+ * runs at a time. */
 static void look_after(struct starpu_task *task, unsigned node)
 {
-    unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
+    const unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
-        enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
-        bool may_commute = (mode & STARPU_COMMUTE) != 0 && !has_mark(task, MARK_ORDERED);
-        bool is_its_own = settings.max_workers == 1 || (!may_commute && !has_no_order(task, i));
+        const enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
+        const bool may_commute = (mode & STARPU_COMMUTE) != 0 && !has_mark(task, MARK_ORDERED);
+        const bool is_its_own = settings.max_workers == 1 || (!may_commute && !has_no_order(task, i));
         if (can_read(mode, node) && is_its_own)
             hash_access(task, i, PROBE_AFTER, node);
     }
@@ -495,7 +493,7 @@ static void look_after(struct starpu_task *task, unsigned node)
 
 void recorder_ended(struct starpu_task *task)
 {
-    int worker = starpu_worker_get_id();
+    const int worker = starpu_worker_get_id();
     if (settings.watch)
         undeclared_end();
     if (worker >= 0 && settings.hash)

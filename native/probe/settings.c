@@ -1,4 +1,4 @@
-// Environment variables to settings.
+/* Environment variables to settings. */
 #include "settings.h"
 
 #include <stdlib.h>
@@ -7,14 +7,14 @@
 static uint64_t number(const char *name)
 {
     const char *text = getenv(name);
-    return text == NULL ? 0 : strtoull(text, NULL, 10);
+    return text ? strtoull(text, NULL, 10) : 0;
 }
 
 struct settings read_settings(void)
 {
     const char *held = getenv("STARPULLM_PROBE_HELD");
     const char *keep = getenv("STARPULLM_PROBE_CONTENTS");
-    bool keeps = keep != NULL && keep[0] != '\0', from_free = keeps && strcmp(keep, "free") == 0;
+    const bool keeps = keep && keep[0] != '\0', from_free = keeps && strcmp(keep, "free") == 0;
     return (struct settings){
         .directory = getenv("STARPULLM_PROBE_DIRECTORY"),
         .seed = number("STARPULLM_PROBE_SEED"),
@@ -22,7 +22,7 @@ struct settings read_settings(void)
         .delay_us = (unsigned)number("STARPULLM_PROBE_DELAY_US"),
         .settle_ms = (unsigned)number("STARPULLM_PROBE_SETTLE_MS"),
         .prompt_ms = (unsigned)number("STARPULLM_PROBE_PROMPT_MS"),
-        .held = held == NULL || held[0] == '\0' ? NULL : held,
+        .held = !held || held[0] == '\0' ? NULL : held,
         .until = number("STARPULLM_PROBE_UNTIL"),
         .ordered = number("STARPULLM_PROBE_ORDERED") != 0,
         .hash = number("STARPULLM_PROBE_HASH") != 0,
@@ -36,7 +36,8 @@ struct settings read_settings(void)
     };
 }
 
-// Open MPI's mpirun, MPICH's mpiexec and launchers derived from it, Slurm's srun: as starpullm/processes/rank_wrapper.py.
+/* Open MPI's mpirun, MPICH's mpiexec and launchers derived from it, Slurm's srun: as
+ * starpullm/processes/rank_wrapper.py. */
 void read_rank(struct probe_header *header)
 {
     static const char *const variables[][2] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
@@ -46,7 +47,7 @@ void read_rank(struct probe_header *header)
     header->rank = -1;
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
         const char *rank = getenv(variables[i][0]), *size = getenv(variables[i][1]);
-        if (rank != NULL && size != NULL) {
+        if (rank && size) {
             header->rank = atoi(rank);
             header->num_ranks = (uint32_t)atoi(size);
             return;

@@ -1,11 +1,7 @@
-// One task runs at a time. Between two tasks, pages stay as they are, so that a task costs no more than its own
-// handles; all are opened when no task is left, because the application then goes on, and a system call doesn't end in
-// a signal.
+/* One task runs at a time. Between two tasks, pages stay as they are, so that a task costs no more than its own
+ * handles; all are opened when no task is left, because the application then goes on, and a system call doesn't end in
+ * a signal. */
 #include "undeclared.h"
-
-#include "instrument/fault.h"
-#include "names.h"
-#include "pages.h"
 
 #include <errno.h>
 #include <execinfo.h>
@@ -18,14 +14,18 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "instrument/fault.h"
+#include "names.h"
+#include "pages.h"
+
 enum { FRAMES = 24, TASK_FAULTS = 64, ALL_FAULTS = 20000, OPENED = 256 };
 static const uint64_t most_padding = UINT64_C(1) << 30;
 
 struct handle {
-    struct layout layout; // no elements: there is none, or none any more
-    bool is_new;          // its pages haven't been closed yet, and it isn't counted
+    struct layout layout; /* no elements: there is none, or none any more */
+    bool is_new;          /* its pages haven't been closed yet, and it isn't counted */
     bool is_counted;
-    bool is_inside; // of others: its memory is theirs
+    bool is_inside; /* of others: its memory is theirs */
 };
 
 struct fault {
@@ -38,18 +38,18 @@ struct fault {
 
 static struct probe_header *header;
 static int output;
-static struct sigaction original, previous; // before this handler was set first, and last
+static struct sigaction original, previous; /* before this handler was set first, and last */
 
-// Guards all that follows, and the pages. Whoever has it touches no data of handles.
+/* Guards all that follows, and the pages. Whoever has it touches no data of handles. */
 static atomic_flag lock = ATOMIC_FLAG_INIT;
 static struct handle *handles;
-static uint32_t num_handles; // that there is room for
+static uint32_t num_handles; /* that there is room for */
 static uint32_t num_known, num_counted;
 static bool has_new;
-static bool is_closed;           // all pages but those of new handles, and those that are listed here
-static uintptr_t opened[OPENED]; // pages, by accesses
+static bool is_closed;           /* all pages but those of new handles, and those that are listed here */
+static uintptr_t opened[OPENED]; /* pages, by accesses */
 static size_t num_opened;
-static bool is_running[STARPU_NMAXWORKERS]; // a task
+static bool is_running[STARPU_NMAXWORKERS]; /* a task */
 static unsigned num_running;
 static struct {
     const struct starpu_task *task;
@@ -63,14 +63,14 @@ static struct fault faults[TASK_FAULTS];
 static size_t num_faults, all_faults;
 static _Atomic uint64_t unfinished, padding;
 
-// Who has it may wait for a processor: StarPU's workers that look for tasks take time from it.
+/* Who has it may wait for a processor: StarPU's workers that look for tasks take time from it. */
 static void take(void)
 {
     while (atomic_flag_test_and_set(&lock))
         sched_yield();
 }
 
-// A signal's handler of the program might access data while its thread has the lock.
+/* A signal's handler of the program might access data while its thread has the lock. */
 static sigset_t acquire(void)
 {
     sigset_t all, before;
@@ -87,30 +87,28 @@ static void release(sigset_t before)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-// ---- The signal's handler: async-signal-safe calls only ----
+/* ---- The signal's handler: async-signal-safe calls only ---- */
 
 static const struct declared *declared_at(uintptr_t address)
 {
     const struct declared *found = NULL;
     uint64_t element;
-    for (unsigned i = 0; i < task.count; i++) {
-        if (layout_element(&task.list[i].layout, address, &element) && (found == NULL || task.list[i].writes))
+    for (unsigned i = 0; i < task.count; i++)
+        if (layout_element(&task.list[i].layout, address, &element) && (!found || task.list[i].writes))
             found = &task.list[i];
-    }
     return found;
 }
 
-// Whether an access has opened the page already, for reading: this one is a write then, whatever the processor says.
+/* Whether an access has opened the page already, for reading: this one is a write then, whatever the processor says. */
 static bool was_opened(uintptr_t page)
 {
-    for (size_t i = 0; i < num_opened; i++) {
+    for (size_t i = 0; i < num_opened; i++)
         if (opened[i] == page)
             return true;
-    }
     return false;
 }
 
-// Of the handles with this address, the one that was registered last. None: the address is in a gap.
+/* Of the handles with this address, the one that was registered last. None: the address is in a gap. */
 static bool find_handle(uintptr_t address, struct fault *fault)
 {
     for (uint32_t i = num_handles; i-- > 0;) {
@@ -122,7 +120,7 @@ static bool find_handle(uintptr_t address, struct fault *fault)
     return false;
 }
 
-// The stack begins behind the frame of the kernel that called the handler.
+/* The stack begins behind the frame of the kernel that called the handler. */
 static void note_fault(uintptr_t address, bool is_write, bool is_declared, const void *kernel)
 {
     struct fault *fault = &faults[num_faults];
@@ -149,14 +147,14 @@ static bool open_all(void)
     return pages_protect_all(PROT_READ | PROT_WRITE);
 }
 
-// Behind the function, and before the task's end, the worker may call a function of the application's that was waiting
-// for data. Then no task is its current one.
+/* Behind the function, and before the task's end, the worker may call a function of the application's that was waiting
+ * for data. Then no task is its current one. */
 static bool is_in_function(void)
 {
     return task.is_watched && pthread_equal(task.thread, pthread_self()) && starpu_task_get_current() == task.task;
 }
 
-// False if the page isn't one of those that are protected.
+/* False if the page isn't one of those that are protected. */
 static bool open_page(uintptr_t address, const void *context, const void *kernel)
 {
     const uintptr_t page = address & ~(page_bytes() - 1);
@@ -165,13 +163,13 @@ static bool open_page(uintptr_t address, const void *context, const void *kernel
         return false;
     if (is_in_function()) {
         const struct declared *declared = declared_at(address);
-        is_write = fault_is_write(context) || declared != NULL || was_opened(page);
-        if (declared == NULL || !declared->writes)
-            note_fault(address, is_write, declared != NULL, kernel);
+        is_write = fault_is_write(context) || declared || was_opened(page);
+        if (!declared || !declared->writes)
+            note_fault(address, is_write, declared, kernel);
     }
     const int protection = is_write ? PROT_READ | PROT_WRITE : PROT_READ;
     if (num_opened == OPENED || mprotect((void *)page, page_bytes(), protection) != 0)
-        return open_all(); // the system refuses to cut its areas further
+        return open_all(); /* the system refuses to cut its areas further */
     opened[num_opened++] = page;
     return true;
 }
@@ -189,46 +187,45 @@ static void on_fault(int number, siginfo_t *info, void *context)
     errno = error_number;
     if (is_ours)
         return;
-    // The program's handler, if it was set after this one, may call this one in turn.
+    /* The program's handler, if it was set after this one, may call this one in turn. */
     const struct sigaction *next = is_passed_on ? &original : &previous;
     is_passed_on = true;
     if (next->sa_flags & SA_SIGINFO)
         next->sa_sigaction(number, info, context);
     else if (next->sa_handler != SIG_DFL && next->sa_handler != SIG_IGN)
         next->sa_handler(number);
-    else // the access is repeated, and ends the process
+    else /* the access is repeated, and ends the process */
         sigaction(number, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
     is_passed_on = false;
 }
 
-// ---- Handles ----
+/* ---- Handles ---- */
 
 static void count_handle(struct handle *handle)
 {
-    if (handle->is_counted || header == NULL)
+    if (handle->is_counted || !header)
         return;
     handle->is_counted = true;
     header->handle_bytes += layout_bytes(&handle->layout);
     header->watched_bytes += pages_watched_bytes(&handle->layout);
 }
 
-// Counts the handles that have become known since the last time. This waits until one of them leaves: before, others
-// that have the rest of its pages may be unknown; afterwards its pages aren't watched.
+/* Counts the handles that have become known since the last time. This waits until one of them leaves: before, others
+ * that have the rest of its pages may be unknown; afterwards its pages aren't watched. */
 static void count_known(void)
 {
-    for (; num_counted < num_known; num_counted++) {
+    for (; num_counted < num_known; num_counted++)
         if (handles[num_counted].layout.element_bytes > 0)
             count_handle(&handles[num_counted]);
-    }
 }
 
-// Memory that can't be made writable, such as that of a file, isn't watched: it could not be opened again.
+/* Memory that can't be made writable, such as that of a file, isn't watched: it could not be opened again. */
 static void add_handle(uint32_t number, const struct layout *layout)
 {
     if (number >= num_handles) {
         const uint32_t room = 2 * number + 64;
         struct handle *more = realloc(handles, room * sizeof *more);
-        if (more == NULL)
+        if (!more)
             return;
         memset(more + num_handles, 0, (room - num_handles) * sizeof *more);
         handles = more;
@@ -250,7 +247,7 @@ static void add_handle(uint32_t number, const struct layout *layout)
 void undeclared_add(uint32_t number, const struct layout *layout)
 {
     const sigset_t before = acquire();
-    if (layout == NULL)
+    if (!layout)
         header->unwatched_handles++;
     else
         add_handle(number, layout);
@@ -263,7 +260,7 @@ void undeclared_remove(uint32_t number)
     if (number < num_handles && handles[number].layout.element_bytes > 0) {
         struct handle *handle = &handles[number];
         count_known();
-        count_handle(handle); // another one may have had its number
+        count_handle(handle); /* another one may have had its number */
         if (!handle->is_inside)
             pages_remove_layout(&handle->layout);
         *handle = (struct handle){0};
@@ -271,7 +268,7 @@ void undeclared_remove(uint32_t number)
     release(before);
 }
 
-// StarPU's own memory for handles: it has its last page for itself, up to a limit of what that costs.
+/* StarPU's own memory for handles: it has its last page for itself, up to a limit of what that costs. */
 static int allocate(unsigned node, void **address, size_t bytes, int flags)
 {
     const uintptr_t page = page_bytes();
@@ -280,10 +277,10 @@ static int allocate(unsigned node, void **address, size_t bytes, int flags)
     (void)flags;
     if (padding + (whole - bytes) > most_padding) {
         *address = malloc(bytes);
-        return *address == NULL ? -ENOMEM : 0;
+        return *address ? 0 : -ENOMEM;
     }
     *address = aligned_alloc(page, whole);
-    if (*address == NULL)
+    if (!*address)
         return -ENOMEM;
     padding += whole - bytes;
     const sigset_t before = acquire();
@@ -307,10 +304,10 @@ static int deallocate(unsigned node, void *address, size_t bytes, int flags)
     return 0;
 }
 
-// ---- Tasks ----
+/* ---- Tasks ---- */
 
-// Before each task, because the program may have set a handler of its own meanwhile. StarPU sets one too when it
-// starts, which gives signals back to the one before it, so that this must not be it.
+/* Before each task, because the program may have set a handler of its own meanwhile. StarPU sets one too when it
+ * starts, which gives signals back to the one before it, so that this must not be it. */
 static void set_handler(void)
 {
     static bool is_set;
@@ -330,7 +327,7 @@ void undeclared_start(struct probe_header *chosen, int file)
 {
     header = chosen;
     output = file;
-    if (starpu_memory_nodes_get_numa_count() == 1) // else StarPU would free memory as another allocator's
+    if (starpu_memory_nodes_get_numa_count() == 1) /* else StarPU would free memory as another allocator's */
         starpu_malloc_set_hooks(allocate, deallocate);
 }
 
@@ -347,7 +344,7 @@ void undeclared_stop(void)
 void undeclared_forked(void)
 {
     header = NULL;
-    atomic_flag_clear(&lock); // another thread may have had it, which isn't in the child
+    atomic_flag_clear(&lock); /* another thread may have had it, which isn't in the child */
     open_all();
 }
 
@@ -385,12 +382,11 @@ static bool open_declared(bool for_writing)
 
 static bool can_watch(const struct declared *list, unsigned count)
 {
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count; i++)
         if (!list[i].is_plain)
             return false;
-    }
-    // StarPU reads and writes files of a disk's node by system calls, whenever it likes.
-    return num_running == 1 && header != NULL && starpu_memory_nodes_get_count_by_kind(STARPU_DISK_RAM) == 0;
+    /* StarPU reads and writes files of a disk's node by system calls, whenever it likes. */
+    return num_running == 1 && header && starpu_memory_nodes_get_count_by_kind(STARPU_DISK_RAM) == 0;
 }
 
 void undeclared_begin(const struct starpu_task *begun, uint64_t number, struct declared *list, unsigned count)
@@ -405,20 +401,19 @@ void undeclared_begin(const struct starpu_task *begun, uint64_t number, struct d
         task.thread = pthread_self();
         task.list = list;
         task.count = count;
-        for (unsigned i = 0; i < count; i++) {
+        for (unsigned i = 0; i < count; i++)
             if (list[i].is_shared && list[i].layout.address != 0)
                 add_handle(list[i].handle, &list[i].layout);
-        }
         close_the_rest();
-        // For writing afterwards: two handles may have the same page, or the same memory.
+        /* For writing afterwards: two handles may have the same page, or the same memory. */
         task.is_watched = open_declared(false) && open_declared(true);
     } else {
-        task.is_watched = false; // also of the task that runs already
+        task.is_watched = false; /* also of the task that runs already */
         free(list);
     }
     if (!task.is_watched)
         open_all();
-    if (header != NULL && task.is_watched)
+    if (header && task.is_watched)
         header->watched_tasks++;
     release(before);
 }
@@ -439,10 +434,10 @@ void undeclared_end(void)
     const sigset_t before = acquire();
     is_running[worker] = false;
     num_running--;
-    if (task.list != NULL && pthread_equal(task.thread, pthread_self())) {
+    if (task.list && pthread_equal(task.thread, pthread_self())) {
         for (unsigned i = 0; is_closed && i < task.count; i++)
             pages_protect_layout(&task.list[i].layout, PROT_NONE);
-        for (size_t i = 0; header != NULL && i < num_faults; i++)
+        for (size_t i = 0; header && i < num_faults; i++)
             write_fault(&faults[i]);
         num_faults = 0;
         free(task.list);

@@ -20,7 +20,8 @@ _STREAMS: Final = ("names", "handles", "tasks", "accesses", "events", "hashes", 
 
 def _types() -> dict[str, np.dtype[np.void]]:
     """Return the types of the header and of a record of each stream, as the structs declare them."""
-    text = re.sub("//.*", "", source("log_format.h", "probe")).replace("PROBE_STREAMS]", f"{len(_STREAMS)}]")
+    text = source("log_format.h", "probe").replace("PROBE_STREAMS]", f"{len(_STREAMS)}]")
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     types = {}
     for name, members in re.findall(r"struct probe_(\w+) \{(.*?)\n\};", text, re.DOTALL):
         fields = []
