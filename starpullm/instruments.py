@@ -24,12 +24,18 @@ class Instruments:
     max_delay_us: int = 0
     """Every task waits for up to so many microseconds before its kernel starts; seed and number decide how long."""
     delay_seed: int = 0
+    device_percent: int | None = None
+    """So many in a hundred of the tasks that a device can run, run on a device, and the others on none; seed and number
+    decide which. None: StarPU chooses. On a runtime with devices."""
+    device_seed: int = 0
 
     def options(self) -> dict[str, int]:
         """Return them as a session's options; the flags are those of ``enum starpullm_instrument``."""
-        flags = (self.audit, self.poison, self.max_delay_us != 0)
+        flags = (self.audit, self.poison, self.max_delay_us != 0, self.device_percent is not None)
         return {
             "instruments": sum(bool(flag) << bit for bit, flag in enumerate(flags)),
             "max_delay_us": prototypes.integer("max_delay_us", self.max_delay_us, 32),
             "delay_seed": prototypes.integer("delay_seed", self.delay_seed, 64) % 2**64,
+            "device_percent": prototypes.integer("device_percent", self.device_percent or 0, 32),
+            "device_seed": prototypes.integer("device_seed", self.device_seed, 64) % 2**64,
         }

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("cache", f"L2 {machine['l2_cache'] >> 10} KiB a hardware thread"),
         ("partitions", ", ".join(machine["partitions"])),
         ("kernels", machine["simd_level"]),
+        ("devices", "; ".join(map(_words_of_device, machine["devices"])) or "none found"),
         ("BLAS", f"{machine['blas'] or 'none found'}; used only with --matmul blas, which isn't strict"),
         ("MPI", machine["mpirun"] or "none found"),
         ("float environment", machine["float_environment"] or "as required"),
@@ -130,6 +132,7 @@ def inspect_machine() -> dict[str, Any]:
         "schedulers": list(prototypes.names("scheduler_name")),
         "synthetic_topology": bool(machine.synthetic),
         "partitions": list(partitions),
+        "devices": list(devices()),
         "mpirun": _mpirun_version(),
         "blas": _blas(),
         "float_environment": environment,
@@ -141,6 +144,27 @@ def _copied(struct: Any, *names: str) -> dict[str, Any]:
     """Return fields of a struct by name: numbers, and texts as such."""
     values = {name: getattr(struct, name) for name in names}
     return {name: value if isinstance(value, int) else prototypes.text(value) for name, value in values.items()}
+
+
+_ABILITIES = ("double_precision", "denormals", "correctly_rounded")
+"""Of a device, without which its bits are others."""
+
+
+def devices() -> Iterator[dict[str, Any]]:
+    """Yield what the library says of each OpenCL device that StarPU can use."""
+    for index in count():
+        device = structs.new("device_info")
+        prototypes.call("device_info", index, device)
+        if not device.name:
+            return
+        abilities = {name: bool(getattr(device, name)) for name in _ABILITIES}
+        yield {"name": prototypes.text(device.name), "memory": device.memory, **abilities}
+
+
+def _words_of_device(device: Mapping[str, Any]) -> str:
+    lacks = [name.replace("_", " ") for name in _ABILITIES if not device[name]]
+    verdict = f"not usable: without {', '.join(lacks)}" if lacks else "usable"
+    return f"{device['name']}, {device['memory'] / 2**30:.1f} GiB, {verdict}"
 
 
 def handle_bytes(max_nodes: int) -> int:
@@ -171,10 +195,10 @@ def count_cores() -> int:
         return objects.count('type="Core"') or objects.count('type="PU"')
     levels = re.sub(r"\(.*?\)", "", synthetic).lower().split()
     cores = 1
-    for kind, _, count in (level.partition(":") for level in levels):
-        if not count.isdigit():
+    for kind, _, number in (level.partition(":") for level in levels):
+        if not number.isdigit():
             break
-        cores *= int(count)
+        cores *= int(number)
         if kind in ("core", "pu"):
             return cores
     return len(available_cores())

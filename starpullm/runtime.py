@@ -19,6 +19,7 @@ from starpullm.processes.ranks import CommonBlocks, check_launcher, failing_toge
 
 DEFAULT_SCHEDULER = "lws"
 MATMULS = ("strict", "blas")
+_ALL_DEVICES = -1
 
 
 class Partition(NamedTuple):
@@ -57,6 +58,13 @@ class Offloaded(NamedTuple):
     read: int
 
 
+class Moved(NamedTuple):
+    """Bytes that have moved to the memory of devices and from it."""
+
+    to_devices: int
+    from_devices: int
+
+
 class Runtime(Resource):
     """StarPU, running; a context manager. After it was closed, its methods raise `StateError`.
 
@@ -88,6 +96,9 @@ class Runtime(Resource):
         A folder on a disk, and the most bytes of trainers' data in memory, as a number or a text such as ``12G``: data
         that aren't used move to a file without a name in the folder. The bits are the same. On one rank, and not with
         the reduction ``redux``. A request to the disk that fails is a failure of the tasks of all trainers.
+    devices
+        How many OpenCL devices run tasks beside the workers, or ``"all"``; ``starpullm doctor`` lists them. The bits
+        are the same. With workers of one thread, strict results and without ``offload``.
     offload_plan
         ``"ahead"``: data that won't be used for long are written early, and those that nobody needs any more are
         dropped, by the order of a step; such gradients and activations can't be read then without ``keep_activations``.
@@ -122,6 +133,7 @@ class Runtime(Resource):
         offload: str | os.PathLike[str] | None = None,
         memory_limit: int | str | None = None,
         offload_plan: str = OFFLOAD_PLANS[0],
+        devices: int | str = 0,
     ) -> None:
         self.comm = comm if comm is not None and comm.Get_size() > 1 else None
         self.rank = self.comm.Get_rank() if self.comm else 0
@@ -145,6 +157,7 @@ class Runtime(Resource):
                 offload=None if offload is None else prototypes.c_string("offload", offload),
                 memory_limit=0 if memory_limit is None else _limit(memory_limit),
                 offload_plan=index_of_choice("offload_plan", offload_plan, OFFLOAD_PLANS),
+                devices=_ALL_DEVICES if devices == "all" else _number_of_devices(devices),
             )
         self.drops = offload is not None and offload_plan == OFFLOAD_PLANS[0]
         """Whether gradients and activations are dropped after their last use, without ``keep_activations``."""
@@ -168,6 +181,16 @@ class Runtime(Resource):
             If the runtime is closed.
         """
         return Offloaded(*prototypes.results("runtime_offloaded", self._handle))
+
+    def moved(self) -> Moved:
+        """Return how many bytes have moved to the memory of devices and from it so far; 0 without ``devices``.
+
+        Raises
+        ------
+        StateError
+            If the runtime is closed.
+        """
+        return Moved(*prototypes.results("runtime_moved", self._handle))
 
     def restart(self, *, platform_functions: bool) -> None:
         """Start again with these functions, unless it has them; `StateError` is raised if trainers are open."""
@@ -195,7 +218,7 @@ class Runtime(Resource):
 
 def runtime_options(run: object) -> dict[str, Any]:
     """Return what a `Runtime` is created with after its communicator, from attributes of the same names."""
-    names = ("matmul", "blas_library", "offload", "memory_limit", "offload_plan")
+    names = ("matmul", "blas_library", "offload", "memory_limit", "offload_plan", "devices")
     return {name: getattr(run, name) for name in names}
 
 
@@ -216,6 +239,16 @@ def _check_home() -> None:
             raise InvalidArgumentError(
                 f"{name}: {folder}: can't be made or written: {error.strerror}, expected a folder for StarPU's files"
             ) from error
+
+
+def _number_of_devices(devices: int | str) -> int:
+    try:
+        number = int(devices)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise InvalidArgumentError(f'devices: found "{devices}", expected a number or "all"')
+    return prototypes.integer("devices", number, 32)
 
 
 def _limit(memory_limit: int | str) -> int:

@@ -8,6 +8,7 @@
 #   StarPU::starpu       the library and its headers, with hwloc's
 #   StarPU::mpi          likewise with StarPU-MPI; MPI itself (MPI::MPI_C) has to be added
 #   StarPU_FOUND StarPU_VERSION StarPU_PREFIX StarPU_INCLUDE_DIR StarPU_LIBRARY StarPU_MPI_LIBRARY
+#   StarPU_OPENCL: 1 if it was configured with OpenCL
 #
 # Nothing of it goes into the CMake cache, so that an incremental build notices another StarPU.
 
@@ -45,6 +46,7 @@ function(_starpu_try place prefix include_dir library_dir)
         _starpu_config_value("${config}" MAJOR_VERSION major)
         _starpu_config_value("${config}" MINOR_VERSION minor)
         _starpu_config_value("${config}" RELEASE_VERSION release)
+        _starpu_config_value("${config}" USE_OPENCL opencl)
         set(version "${major}.${minor}.${release}")
         if(version VERSION_LESS 1.4.10 OR version VERSION_GREATER_EQUAL 1.6)
             set(reason "${include_dir} is of version ${version}")
@@ -60,6 +62,7 @@ function(_starpu_try place prefix include_dir library_dir)
         return()
     endif()
     set(StarPU_VERSION "${version}" PARENT_SCOPE)
+    set(StarPU_OPENCL "${opencl}" PARENT_SCOPE)
     set(StarPU_PREFIX "${prefix}" PARENT_SCOPE)
     set(StarPU_INCLUDE_DIR "${include_dir}" PARENT_SCOPE)
     set(StarPU_LIBRARY "${library}" PARENT_SCOPE)
@@ -67,7 +70,7 @@ function(_starpu_try place prefix include_dir library_dir)
 endfunction()
 
 set(_starpu_refused "")
-foreach(_starpu_variable VERSION PREFIX INCLUDE_DIR LIBRARY MPI_LIBRARY)
+foreach(_starpu_variable VERSION OPENCL PREFIX INCLUDE_DIR LIBRARY MPI_LIBRARY)
     set(StarPU_${_starpu_variable} "")
 endforeach()
 

@@ -18,7 +18,7 @@ extern "C" {
 #define STARPULLM_API __attribute__((visibility("default")))
 
 /* Raised whenever a struct or a function of this header changes its meaning. */
-#define STARPULLM_ABI_VERSION 10
+#define STARPULLM_ABI_VERSION 11
 
 enum starpullm_status {
     STARPULLM_OK = 0,
@@ -73,6 +73,19 @@ STARPULLM_API const char *starpullm_scheduler_name(size_t index);
 /* Name of the index-th SIMD level of this machine and build, "ref" first and the best last; NULL past the last. */
 STARPULLM_API const char *starpullm_simd_level_name(size_t index);
 
+/* A device beside the CPUs. Without one of its three abilities it has other bits, and a runtime refuses it. */
+struct starpullm_device_info {
+    size_t size;
+    char name[128];
+    int64_t memory; /* bytes */
+    /* 1: it has double precision; denormals of binary32; correctly rounded division and square root of binary32. */
+    int32_t double_precision, denormals, correctly_rounded;
+};
+
+/* Of the index-th OpenCL device that StarPU can use: no CPU unless STARPU_OPENCL_ON_CPUS is 1. Its name is empty past
+ * the last; there is none where StarPU was built without OpenCL. */
+STARPULLM_API enum starpullm_status starpullm_device_info(int32_t index, struct starpullm_device_info *info);
+
 /* The sizes of a model. */
 struct starpullm_model_config {
     int32_t max_seq_len;       /* maxT */
@@ -117,6 +130,9 @@ struct starpullm_runtime_options {
     /* 1: expf, tanhf, coshf, logf and powf are the platform's libm's, in plain loops; no result is strict. It is for
      * comparison with an llm.c that was built so. 0: the library's own, correctly rounded. */
     int32_t platform_functions;
+    /* How many OpenCL devices run tasks beside the workers; -1: all. With workers of one thread and the library's own
+     * kernels, without offload. What only one iteration needs has no buffer in main memory then. */
+    int32_t devices;
 };
 STARPULLM_API enum starpullm_status starpullm_runtime_create(const struct starpullm_runtime_options *options,
                                                              starpullm_runtime **runtime);
@@ -130,6 +146,10 @@ STARPULLM_API enum starpullm_status starpullm_runtime_destroy(starpullm_runtime 
 /* The bytes that have moved to the disk and from it so far; 0 without offload. */
 STARPULLM_API enum starpullm_status starpullm_runtime_offloaded(const starpullm_runtime *runtime, int64_t *written,
                                                                 int64_t *read);
+
+/* The bytes that have moved to the memory of devices and from it so far, by StarPU's count. */
+STARPULLM_API enum starpullm_status starpullm_runtime_moved(const starpullm_runtime *runtime, int64_t *to_devices,
+                                                            int64_t *from_devices);
 
 /* ---- Session: one model being trained ---- */
 
@@ -175,7 +195,11 @@ enum starpullm_instrument {
      * those whose values the next one doesn't need. What is left or computed from it is a finding. On one rank. */
     STARPULLM_POISON = 2,
     /* Every task waits before its kernel, for 0 to max_delay_us microseconds by delay_seed and its number. */
-    STARPULLM_DELAY = 4
+    STARPULLM_DELAY = 4,
+    /* Of the tasks that a device can run, device_percent run on one and the others on none, by device_seed, step and
+     * number.
+     */
+    STARPULLM_DRAW_DEVICE = 8
 };
 
 struct starpullm_session_options {
@@ -194,7 +218,9 @@ struct starpullm_session_options {
     int32_t instruments;  /* sum of enum starpullm_instrument; 0: none. They need the trace: findings name its tasks */
     int32_t max_delay_us; /* of STARPULLM_DELAY; at most a second */
     uint64_t delay_seed;  /* of STARPULLM_DELAY */
-    int32_t recompute;    /* enum starpullm_recompute; not with keep_activations */
+    int32_t device_percent;         /* of STARPULLM_DRAW_DEVICE; 0 to 100 */
+    uint64_t device_seed;           /* of STARPULLM_DRAW_DEVICE */
+    int32_t recompute;              /* enum starpullm_recompute; not with keep_activations */
     int32_t reuse_weight_gradients; /* 1: the blocks have two gradients in turn; on one rank with one sub-batch */
     int64_t memory_limit;           /* bytes for buffers that the ranks of this machine share equally; 0: any number */
     const struct starpullm_pipeline *pipeline; /* NULL: one stage */

@@ -12,6 +12,7 @@ MODULES = (
     "transfers",
     "growth",
     "offload",
+    "devices",
     "kernels.kernel_bits",
     "threads",
     "scenarios",

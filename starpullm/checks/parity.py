@@ -29,6 +29,7 @@ from starpullm.checks.training import local_sequences
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.plain import PlainModel
 from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
+from starpullm.instruments import Instruments
 from starpullm.runtime import Runtime
 from starpullm.trace import TaskRecord
 from starpullm.trainer import Trainer
@@ -103,6 +104,7 @@ class Parity(Check):
         case: Case,
         *,
         reference: Reference | None = None,
+        instruments: Instruments | None = None,
         progress: Callable[[], None] | None = None,
     ) -> Result:
         """Run a record's steps on a runtime. Over ranks all ranks must call this, and all get the same result.
@@ -124,6 +126,7 @@ class Parity(Check):
                 checkpoint,
                 keep_activations=case.keeps_activations,
                 trace=True,
+                instruments=instruments,
                 **case.settings,
             ) as trainer:
                 found = _comparison(record, checkpoint, trainer, case).run(progress)

@@ -107,7 +107,7 @@ _REPEATED = ("reduction", "weight_gradient_tiles", "recompute")
 def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Workload]:
     """Yield every combination of the repeated options."""
     totals = run.total_batch_size or [record.batch_size if record else 4]
-    names = ("scheduler", "iterations", "warm_up", "matmul", "memory_limit", "offload_plan")
+    names = ("scheduler", "iterations", "warm_up", "matmul", "memory_limit", "offload_plan", "devices")
     same = settings_of(run) | {name: getattr(run, name) for name in names}
     for batch_size, ranks, partition in product(run.batch_size or totals, run.ranks, run.partitions):
         sub_batches = run.sub_batches or [Partition.parse(partition).workers]

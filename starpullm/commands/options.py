@@ -124,9 +124,12 @@ limited_memory = together(
         "--offload-plan", OFFLOAD_PLANS, "What moves to the disk: by the order of a step, or what was used longest ago."
     ),
 )
+devices = click.option(
+    "--devices", default="0", metavar="N|all", help="OpenCL devices that run tasks beside the workers."
+)
 pipelines = together(stages, schedule, gradient_buffers)
 settings = together(sets, recompute, weight_gradients, pipelines, reduction, tiles)
-computing = together(matmul, blas_library, limited_memory)
+computing = together(matmul, blas_library, limited_memory, devices)
 
 report = click.option("--report", type=PATH, metavar="DIR", help="Folder for a page of the results, and their data.")
 

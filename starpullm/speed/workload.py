@@ -68,6 +68,7 @@ class Workload:
     offload: str | None = None
     memory_limit: str | None = None
     offload_plan: str = OFFLOAD_PLANS[0]
+    devices: str = "0"
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seq_len", "sub_batches", "ranks", "iterations"):
@@ -93,7 +94,8 @@ class Workload:
         cut = "" if self.stages == 1 else f", stages {self.stages}, {self.schedule}"
         disk = f", {self.memory_limit} and a disk ({self.offload_plan})" if self.offload else ""
         buffers = "" if self.gradient_buffers == GRADIENT_BUFFERS[0] else f", buffers of each {self.gradient_buffers}"
-        settings = f"{sets}, {self.reduction}{tiles}{again}{reused}{cut}{buffers}{matmul}{disk}"
+        devices = "" if self.devices == "0" else f", devices {self.devices}"
+        settings = f"{sets}, {self.reduction}{tiles}{again}{reused}{cut}{buffers}{matmul}{disk}{devices}"
         return f"{self.partition}{ranks}, S = {self.sub_batches}{settings}"
 
     @property

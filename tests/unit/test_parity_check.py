@@ -90,7 +90,7 @@ def test_the_trainer_is_made_as_the_record_says(run: Run, strict: tuple[GoldenRe
     trainer, record = made[-1], strict[0]
     assert trainer.options == {
         **{"resume": None, "sub_batches": 2, "reduction": "tree", "keep_activations": True},
-        **{"trace": True, "weight_gradient_tiles": 0, "activation_sets": 0},
+        **{"trace": True, "instruments": None, "weight_gradient_tiles": 0, "activation_sets": 0},
         **{
             "recompute": "none",
             "weight_gradients": "kept",

@@ -30,6 +30,9 @@ static status submit(struct starpu_task *starpu_task, struct task *task)
     starpu_task->callback_func = task_done;
     starpu_task->callback_arg = task;
     starpu_task->callback_arg_free = 0;
+    if (iteration->instrument && instrument_draws(iteration->instrument) && starpu_task->cl->where & STARPU_OPENCL)
+        starpu_task->where =
+            instrument_draw_device(iteration->instrument, task->record.task) ? STARPU_OPENCL : STARPU_CPU;
 
     status code = iteration->hold ? hold_task(iteration->hold, starpu_task) : STARPULLM_OK;
     const bool held = iteration->hold && code == STARPULLM_OK;

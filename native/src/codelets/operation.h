@@ -24,6 +24,11 @@ struct sum {
     enum accumulation accumulation;
 };
 
+static inline enum sum_start start_of(struct sum sum)
+{
+    return sum.accumulation == ACCUMULATION_STARTS ? SUM_FROM_ZERO : SUM_CONTINUES;
+}
+
 /* struct <operation>: the operands, then the values that the task brings along. */
 #define W(x) struct data *x;
 #define R(x) struct data *x;

@@ -5,24 +5,9 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "clock.h"
 #include "runtime/runtime.h"
 
 /* ---- The call of each operation's kernel ---- */
-
-/* An operand's buffer is found by its data; NULL of NULL. */
-static void *task_buffer(const struct task *task, const struct data *data, void *const buffers[])
-{
-    for (int i = 0; i < task->num_accesses; i++)
-        if (task->accesses[i].data == data)
-            return buffers[i];
-    return NULL;
-}
-
-static enum sum_start start_of(struct sum sum)
-{
-    return sum.accumulation == ACCUMULATION_STARTS ? SUM_FROM_ZERO : SUM_CONTINUES;
-}
 
 #define W(x) task_buffer(task, a->x, buffers),
 #define R(x) task_buffer(task, a->x, buffers),
@@ -77,26 +62,17 @@ static void run_thread(void *argument, struct team team)
 static void operation_cpu(void *interfaces[], void *argument)
 {
     struct task *task = argument;
-    struct iteration *iteration = task->attributes.iteration;
     void *buffers[TASK_MAX_ACCESSES] = {0};
     for (int i = 0; i < task->num_accesses; i++)
         buffers[i] = (void *)STARPU_VECTOR_GET_PTR(interfaces[i]);
 
     const int expected = runtime_layout()->threads_per_worker;
-    if (task->record.task) {
-        task->record.task->worker = starpu_worker_get_id() / expected;
-        task->record.task->start_ns = (int64_t)now_ns();
-    }
-    if (iteration->instrument)
-        instrument_before(iteration->instrument, task->record, buffers);
+    task_begin(task, buffers);
     const int threads = team_run(expected, run_thread, &(struct call){task, buffers});
-    if (iteration->instrument)
-        instrument_after(iteration->instrument, task->record, buffers);
-    if (task->record.task)
-        task->record.task->end_ns = (int64_t)now_ns();
+    task_end(task, buffers);
     if (threads != expected)
         failure_keep(
-            iteration->failure,
+            task->attributes.iteration->failure,
             runtime_failure(
                 "%s: OpenMP gave %d threads, expected the partition's %d (is OMP_THREAD_LIMIT or OMP_DYNAMIC set?)",
                 task->operation->name, threads, expected));
@@ -114,9 +90,11 @@ void task_done(void *argument)
 
 static void make_codelets(struct operation *operation)
 {
+    device_function *on_device = device_function_of(operation->number);
     for (enum model m = 0; m <= NO_MODEL; m++)
-        operation->codelets[m] = (struct starpu_codelet){.where = STARPU_CPU,
+        operation->codelets[m] = (struct starpu_codelet){.where = STARPU_CPU | (on_device ? STARPU_OPENCL : 0),
                                                          .cpu_funcs = {operation_cpu},
+                                                         .opencl_funcs = {on_device},
                                                          .nbuffers = STARPU_VARIABLE_NBUFFERS,
                                                          .name = operation->name};
     for (enum model m = 0; m < NUM_MODELS; m++) {

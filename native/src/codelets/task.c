@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 
+#include "clock.h"
+#include "runtime/runtime.h"
+
 static enum starpullm_access_mode trace_mode(enum starpu_data_access_mode mode)
 {
     if (mode & STARPU_REDUX)
@@ -57,4 +60,34 @@ void task_destroy(struct task *task)
 {
     loss_future_release(loss_of(task));
     free(task);
+}
+
+/* ---- While it runs ---- */
+
+void *task_buffer(const struct task *task, const struct data *data, void *const buffers[])
+{
+    for (int i = 0; i < task->num_accesses; i++)
+        if (task->accesses[i].data == data)
+            return buffers[i];
+    return NULL;
+}
+
+void task_begin(struct task *task, void *const buffers[])
+{
+    struct instrument *instrument = task->attributes.iteration->instrument;
+    if (task->record.task) {
+        task->record.task->worker = runtime_worker();
+        task->record.task->start_ns = (int64_t)now_ns();
+    }
+    if (instrument)
+        instrument_before(instrument, task->record, buffers);
+}
+
+void task_end(struct task *task, void *const buffers[])
+{
+    struct instrument *instrument = task->attributes.iteration->instrument;
+    if (instrument)
+        instrument_after(instrument, task->record, buffers);
+    if (task->record.task)
+        task->record.task->end_ns = (int64_t)now_ns();
 }

@@ -66,6 +66,13 @@ void task_destroy(struct task *task);
 /* Adds a task or a transfer to the trace, if tasks are traced. */
 status task_record(struct record *record, const struct task *task);
 
+/* Record and instruments of a task that a worker runs; the buffers are in the order of its accesses. */
+void task_begin(struct task *task, void *const buffers[]);
+void task_end(struct task *task, void *const buffers[]);
+
+/* What there is in the order of the accesses, of an operand's data; NULL of NULL. */
+void *task_buffer(const struct task *task, const struct data *data, void *const buffers[]);
+
 /* ---- run.c: the worker's side ---- */
 
 /* The codelet of a task. */
@@ -73,6 +80,12 @@ struct starpu_codelet *task_codelet(const struct task *task);
 
 /* The callback of a task that has run. */
 void task_done(void *task);
+
+/* ---- on_device.c: a device's side ---- */
+
+/* The device's function of an operation; NULL: it has none. */
+typedef void device_function(void *interfaces[], void *task);
+device_function *device_function_of(int operation);
 
 /* ---- transfer_mpi.c: over ranks, a task's rank gets what the task reads and the rank doesn't own ---- */
 

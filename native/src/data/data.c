@@ -9,7 +9,7 @@
 
 status data_create(struct data *data, bool on_this_rank)
 {
-    if (on_this_rank && !data->moves && !(data->buffer = pages_allocate(data->bytes)))
+    if (on_this_rank && !data->homeless && !(data->buffer = pages_allocate(data->bytes)))
         return out_of_memory("%s: %zu bytes could not be allocated", data->name, data->bytes);
     starpu_data_handle_t handle;
     starpu_vector_data_register(&handle, data->buffer ? STARPU_MAIN_RAM : -1, (uintptr_t)data->buffer,

@@ -14,23 +14,24 @@ struct data {
                    * of the other end of a message */
     void *buffer; /* for data.c alone; NULL: StarPU has the memory, of data that move, or of a copy for tasks here */
     size_t bytes;
-    int32_t id;                 /* index among the session's handles, the same on every rank */
-    int64_t tag;                /* of its transfers; no other session has it */
-    int owner;                  /* the rank that keeps the value */
-    bool copied;                /* other ranks have copies, which are sent to them before an iteration reads them */
-    bool passed_on;             /* likewise the rank of another stage, before each pass that reads it */
-    bool transient;             /* the next iteration doesn't need the value that this one leaves */
-    bool moves;                 /* between memory and the disk (disk.h) */
-    bool has_value, dropped;    /* of data that move: something submitted so far writes them; it was no longer needed */
+    int32_t id;              /* index among the session's handles, the same on every rank */
+    int64_t tag;             /* of its transfers; no other session has it */
+    int owner;               /* the rank that keeps the value */
+    bool copied;             /* other ranks have copies, which are sent to them before an iteration reads them */
+    bool passed_on;          /* likewise the rank of another stage, before each pass that reads it */
+    bool transient;          /* the next iteration doesn't need the value that this one leaves */
+    bool moves;              /* between memory and the disk (disk.h) */
+    bool homeless;           /* has no buffer of its own in main memory: it moves, or tasks of devices use it alone */
+    bool has_value, dropped; /* of such: something submitted so far writes them; it was no longer needed */
     char name[DATA_NAME_BYTES]; /* group/tensor[layer]#sub-batch */
     struct audit *audit;        /* NULL: accesses aren't audited */
 };
 
 enum { DATA_ELEMENT_BYTES = 4 }; /* of floats and tokens */
 
-/* Gives the data, whose other members the caller has set, a handle, and if they are to be `on_this_rank`, and don't
- * move, a buffer, at first +0. It has pages of its own, so that a memory fault belongs to one handle; the rest of its
- * last page can be read. */
+/* Gives the data, whose other members the caller has set, a handle, and if they are to be `on_this_rank`, and aren't
+ * homeless, a buffer, at first +0. It has pages of its own, so that a memory fault belongs to one handle; the rest of
+ * its last page can be read. */
 status data_create(struct data *data, bool on_this_rank);
 
 /* Waits for the tasks that use it. */

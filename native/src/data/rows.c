@@ -328,6 +328,7 @@ struct data describe(const struct table *table, const struct row *row, struct po
                         .passed_on = stage_that_reads(table, row, at.instance) >= 0,
                         .transient = row->transient};
     data.moves = moves(table, row, data.bytes);
+    data.homeless = data.moves || (table->options.devices && row->transient);
     format_name(data.name, table, row, at);
     return data;
 }

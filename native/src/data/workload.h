@@ -38,5 +38,6 @@ struct handles_options {
     int64_t first_tag;           /* of transfers: a handle's id is added */
     bool on_paper;               /* all ranks' handles are here, as names alone: for a plan of tasks */
     int64_t memory_limit;        /* bytes of this rank's buffers; 0: any number */
+    bool devices;                /* StarPU has the memory of what only one iteration needs: on one rank */
     bool offload;                /* all but small data, tokens and losses move to a disk: on one rank */
 };

@@ -127,6 +127,18 @@ static void delay(const struct instrument *instrument, int64_t task)
         ;
 }
 
+bool instrument_draws(const struct instrument *instrument)
+{
+    return instrument->options.instruments & STARPULLM_DRAW_DEVICE;
+}
+
+bool instrument_draw_device(const struct instrument *instrument, const struct starpullm_trace_task *task)
+{
+    const struct instrument_options *o = &instrument->options;
+    return mix(mix(mix(o->device_seed) ^ (uint64_t)task->step) ^ (uint64_t)task->id) % 100 <
+           (uint64_t)o->device_percent;
+}
+
 static void add(struct instrument *instrument, int64_t *count, int64_t more)
 {
     pthread_mutex_lock(&instrument->mutex);

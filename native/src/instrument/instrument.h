@@ -11,6 +11,8 @@ struct instrument_options {
     int32_t instruments; /* sum of enum starpullm_instrument */
     int64_t max_delay_us;
     uint64_t delay_seed;
+    int32_t device_percent;
+    uint64_t device_seed;
 };
 
 struct instrument;
@@ -27,6 +29,10 @@ bool instrument_poisons(const struct instrument *instrument);
 /* Called in the worker's thread before and after the kernel of a task; buffers in the order of its accesses. */
 void instrument_before(struct instrument *instrument, struct record record, void *const buffers[]);
 void instrument_after(struct instrument *instrument, struct record record, void *const buffers[]);
+
+/* STARPULLM_DRAW_DEVICE: whether a device runs a task that a worker can run too. */
+bool instrument_draws(const struct instrument *instrument);
+bool instrument_draw_device(const struct instrument *instrument, const struct starpullm_trace_task *task);
 
 /* Fills a buffer between submissions. */
 void instrument_poison_between(struct instrument *instrument, void *memory, size_t bytes);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "devices/devices.h"
 #include "kernels/kernels.h"
 #include "runtime/runtime.h"
 
@@ -97,11 +98,35 @@ static status check_offload(const struct starpullm_runtime_options *options)
     return STARPULLM_OK;
 }
 
+static status check_devices(const struct starpullm_runtime_options *options)
+{
+    const int wanted = options->devices;
+    if (wanted < ALL_DEVICES)
+        return invalid_argument("devices: found %d, expected a number, or %d for all", wanted, ALL_DEVICES);
+    if (wanted == 0)
+        return STARPULLM_OK;
+    if (options->threads_per_worker > 1)
+        return invalid_argument("devices: found partition %dx%d, expected workers of one thread beside devices",
+                                options->workers, options->threads_per_worker);
+    if (options->blas_library || options->platform_functions)
+        return invalid_argument("devices: found %s, expected the library's own kernels beside devices",
+                                options->blas_library ? "a BLAS" : "the platform's functions");
+    if (options->offload)
+        return invalid_argument("devices: found offload, expected data in memory alone beside devices");
+    const int found = devices_wanted(ALL_DEVICES);
+    if (found == 0 || wanted > found)
+        return invalid_argument("devices: found %d OpenCL devices that StarPU can use, expected %d (it has them if "
+                                "configured with --enable-opencl, and takes a CPU with STARPU_OPENCL_ON_CPUS=1)",
+                                found, wanted > 0 ? wanted : 1);
+    return STARPULLM_OK;
+}
+
 status check_runtime_options(const struct starpullm_runtime_options *options, const struct topology *topology)
 {
     TRY(check_scheduler(options->scheduler));
     if (*starpullm_kernels_refusal())
         return invalid_argument("%s", starpullm_kernels_refusal());
     TRY(check_offload(options));
+    TRY(check_devices(options));
     return check_partition(options, topology);
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "data/disk.h"
+#include "devices/devices.h"
 #include "kernels/kernels.h"
 #include "runtime/machine.h"
 #include "runtime/ranks.h"
@@ -89,6 +90,7 @@ static status start_starpu(const struct starpullm_runtime_options *options, cons
     conf.precedence_over_environment_variables = 1;
     starpu_conf_noworker(&conf);
     conf.ncpus = threads;
+    conf.nopencl = devices_wanted(options->devices);
     conf.sched_policy_name = options->scheduler;
     conf.catch_signals = 0; /* they are the application's */
     conf.will_use_mpi = ranks->size > 1;
@@ -124,6 +126,7 @@ static status start_parallel_workers(struct starpullm_runtime *runtime)
 
 static void stop_starpu(struct starpullm_runtime *runtime)
 {
+    devices_close();
     if (runtime->parallel_workers)
         parallel_workers_stop(runtime->parallel_workers);
     runtime->parallel_workers = NULL;
@@ -151,6 +154,7 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
     runtime->layout = (struct runtime_layout){
         .workers = options->workers,
         .threads_per_worker = options->threads_per_worker,
+        .devices = devices_wanted(options->devices),
         .all_workers = ranks->workers,
         .rank = ranks->rank,
         .ranks = ranks->size,
@@ -160,6 +164,7 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
         .offload_plan = (enum starpullm_offload_plan)options->offload_plan,
     };
     runtime->running = true;
+    TRY(devices_open(runtime->layout.devices, &runtime->layout.device_memory));
     return start_parallel_workers(runtime);
 }
 
@@ -192,6 +197,14 @@ static status create_locked(const struct starpullm_runtime_options *options)
 const struct runtime_layout *runtime_layout(void)
 {
     return the_runtime.running ? &the_runtime.layout : &alone;
+}
+
+int runtime_worker(void)
+{
+    const int id = starpu_worker_get_id();
+    if (starpu_worker_get_type(id) == STARPU_CPU_WORKER)
+        return (id - starpu_worker_get_by_type(STARPU_CPU_WORKER, 0)) / runtime_layout()->threads_per_worker;
+    return runtime_layout()->workers + starpu_worker_get_devid(id);
 }
 
 status starpullm_runtime_create(const struct starpullm_runtime_options *options, starpullm_runtime **runtime)
@@ -244,6 +257,14 @@ status starpullm_runtime_offloaded(const starpullm_runtime *runtime, int64_t *wr
     CHECK_POINTERS(runtime, written, read);
     TRY(runtime_check_running(runtime));
     disk_traffic(written, read);
+    return STARPULLM_OK;
+}
+
+status starpullm_runtime_moved(const starpullm_runtime *runtime, int64_t *to_devices, int64_t *from_devices)
+{
+    CHECK_POINTERS(runtime, to_devices, from_devices);
+    TRY(runtime_check_running(runtime));
+    devices_traffic(to_devices, from_devices);
     return STARPULLM_OK;
 }
 

@@ -16,8 +16,9 @@ void runtime_leave_session(struct starpullm_runtime *runtime);
 
 /* The running runtime's partition and ranks; 1x1 and one rank while none is running. */
 struct runtime_layout {
-    int workers, threads_per_worker;
-    int64_t all_workers; /* of all ranks */
+    int workers, threads_per_worker, devices;
+    int64_t device_memory; /* bytes, the least of a device */
+    int64_t all_workers;   /* of all ranks */
     int rank, ranks;
     int local_ranks;                          /* that share this machine */
     unsigned context;                         /* the scheduling context that tasks are submitted to */
@@ -26,6 +27,9 @@ struct runtime_layout {
     enum starpullm_offload_plan offload_plan; /* with a limit */
 };
 const struct runtime_layout *runtime_layout(void);
+
+/* The calling worker's number: those of the partition from 0 on, then the devices. */
+int runtime_worker(void);
 
 /* ---- team.c: one function in all threads of a worker ---- */
 

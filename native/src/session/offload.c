@@ -1,5 +1,6 @@
-/* What a session's data do on a disk: the smallest limit that its tasks can run in, and the plan of what is written
- * early, dropped, or fetched ahead. Both follow from the accesses of one step, which is submitted on paper. */
+/* What a session's data do on a disk or a device: the smallest memory that its tasks can run in, and the plan of what
+ * is written early, dropped, or fetched ahead. Both follow from the accesses of one step, which is submitted on paper.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -24,6 +25,11 @@ static int64_t bytes_that_move(const struct data *data)
     return data->moves ? (int64_t)whole_pages(data->bytes) : 0;
 }
 
+static int64_t bytes_on_device(const struct data *data)
+{
+    return (int64_t)data->bytes;
+}
+
 static status walk_step(const struct starpullm_session *session, struct walk *walk)
 {
     struct recorder *recorder;
@@ -39,16 +45,27 @@ static status walk_step(const struct starpullm_session *session, struct walk *wa
 
 /* ---- The limit ---- */
 
-static int64_t largest_task(const struct starpullm_session *session, const struct walk *walk)
+static int64_t largest_task(const struct starpullm_session *session, const struct walk *walk,
+                            int64_t (*bytes_of)(const struct data *data))
 {
     int64_t largest = 0;
     for (size_t t = 0; t < walk->trace.num_tasks; t++) {
         int64_t bytes = 0;
         for (int32_t i = 0; i < walk->trace.tasks[t].num_accesses; i++)
-            bytes += bytes_that_move(data_of(session, walk, (size_t)walk->trace.tasks[t].first_access + (size_t)i));
+            bytes += bytes_of(data_of(session, walk, (size_t)walk->trace.tasks[t].first_access + (size_t)i));
         largest = bytes > largest ? bytes : largest;
     }
     return largest;
+}
+
+static status check_device_memory(const struct starpullm_session *session, const struct walk *walk)
+{
+    const int64_t found = runtime_layout()->device_memory, least = largest_task(session, walk, bytes_on_device);
+    if (found >= least)
+        return STARPULLM_OK;
+    return out_of_memory("devices: found %" PRId64 " bytes of a device's memory, expected at least %" PRId64
+                         " for the largest task",
+                         found, least);
 }
 
 static int64_t largest_datum(const struct starpullm_session *session)
@@ -312,9 +329,11 @@ static status choose_fetches(struct starpullm_session *session, const struct wal
 static status prepare(struct starpullm_session *session, struct walk *walk)
 {
     const struct runtime_layout *layout = runtime_layout();
-    session->share = handles_share(session->handles);
     TRY(walk_step(session, walk));
-    session->share.task = largest_task(session, walk);
+    if (layout->devices)
+        return check_device_memory(session, walk);
+    session->share = handles_share(session->handles);
+    session->share.task = largest_task(session, walk, bytes_that_move);
     session->share.datum = largest_datum(session);
     struct disk_share all;
     TRY(disk_reserve(&session->share, check_limit, &all));
@@ -329,10 +348,11 @@ static status prepare(struct starpullm_session *session, struct walk *walk)
     return ahead ? choose_fetches(session, walk, room) : STARPULLM_OK;
 }
 
-status session_prepare_offload(struct starpullm_session *session)
+status session_prepare_memory(struct starpullm_session *session)
 {
     struct walk walk = {0};
-    if (!runtime_layout()->memory_limit)
+    const struct runtime_layout *layout = runtime_layout();
+    if (layout->ranks > 1 || (!layout->memory_limit && !layout->devices))
         return STARPULLM_OK;
     const status code = prepare(session, &walk);
     free(walk.trace.tasks);

@@ -22,11 +22,12 @@ static status check_beta(const char *name, float value)
 
 static status check_instruments(const struct starpullm_session_options *o)
 {
-    const int32_t all = STARPULLM_AUDIT | STARPULLM_POISON | STARPULLM_DELAY;
+    const int32_t all = STARPULLM_AUDIT | STARPULLM_POISON | STARPULLM_DELAY | STARPULLM_DRAW_DEVICE;
     if (o->instruments & ~all)
-        return invalid_argument("instruments: found %d, expected a sum of %d, %d and %d", o->instruments,
-                                STARPULLM_AUDIT, STARPULLM_POISON, STARPULLM_DELAY);
+        return invalid_argument("instruments: found %d, expected a sum of %d, %d, %d and %d", o->instruments,
+                                STARPULLM_AUDIT, STARPULLM_POISON, STARPULLM_DELAY, STARPULLM_DRAW_DEVICE);
     TRY(session_check_range("max_delay_us", o->max_delay_us, 0, MAX_DELAY_US));
+    TRY(session_check_range("device_percent", o->device_percent, 0, 100));
     if (o->instruments && !o->trace)
         return invalid_argument("instruments: found no trace, expected one: findings name its tasks");
     const struct runtime_layout *layout = runtime_layout();
@@ -34,6 +35,10 @@ static status check_instruments(const struct starpullm_session_options *o)
         return invalid_argument(
             "instruments: found the audit on partition %dx%d, expected 1x1: pages are open to all threads",
             layout->workers, layout->threads_per_worker);
+    if ((o->instruments & (STARPULLM_AUDIT | STARPULLM_POISON)) && layout->devices)
+        return invalid_argument("instruments: found audit or poison beside devices, expected none: data move");
+    if ((o->instruments & STARPULLM_DRAW_DEVICE) && !layout->devices)
+        return invalid_argument("instruments: found tasks for devices on a runtime without any, expected devices");
     if ((o->instruments & (STARPULLM_AUDIT | STARPULLM_POISON)) && layout->ranks > 1)
         return invalid_argument("instruments: found audit or poison on %d ranks, expected one: transfers aren't tasks",
                                 layout->ranks);

@@ -21,12 +21,13 @@ static status create_handles(struct starpullm_session *session, const struct sta
 {
     const struct workload *work = &session->work;
     const int64_t sharing = runtime_layout()->local_ranks;
-    const struct handles_options handles_options = {.work = work,
-                                                    .slots = options->steps_in_flight,
-                                                    .first_tag = first_tag,
-                                                    .memory_limit = options->memory_limit / sharing +
-                                                                    (options->memory_limit % sharing != 0),
-                                                    .offload = runtime_layout()->memory_limit != 0};
+    const struct handles_options handles_options = {
+        .work = work,
+        .slots = options->steps_in_flight,
+        .first_tag = first_tag,
+        .memory_limit = options->memory_limit / sharing + (options->memory_limit % sharing != 0),
+        .devices = runtime_layout()->devices && runtime_layout()->ranks == 1,
+        .offload = runtime_layout()->memory_limit != 0};
     TRY(handles_create(&handles_options, &session->handles));
     if (work->reduction == STARPULLM_REDUCTION_REDUX)
         for (int p = 0; p < NUM_PARAMETERS; p++)
@@ -49,7 +50,8 @@ static status create_instrument(struct starpullm_session *session, const struct 
         buffers[data->id] = (struct audit_buffer){data_memory(data), data->bytes};
     }
     const struct instrument_options instrument_options = {options->instruments, options->max_delay_us,
-                                                          options->delay_seed};
+                                                          options->delay_seed, options->device_percent,
+                                                          options->device_seed};
     const status code = instrument_create(&instrument_options, buffers, (size_t)count, &session->instrument);
     free(buffers);
     TRY(code);
@@ -82,7 +84,7 @@ static status open_model(struct starpullm_session *session, const struct starpul
     TRY(workload_create(&session->work, options, &config, layout));
     TRY(create_handles(session, options, first_tag));
     TRY(schedule_fill(&session->work));
-    TRY(session_prepare_offload(session));
+    TRY(session_prepare_memory(session));
     TRY(session_load(session, options->checkpoint, state));
     TRY(saving_create(session));
     return create_instrument(session, options);

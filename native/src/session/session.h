@@ -53,8 +53,9 @@ status record_on_paper(const struct workload *work, const struct handles *handle
 /* trace.c: copies what is recorded, and the handles. */
 status trace_create(const struct recorder *recorder, const struct handles *handles, struct starpullm_trace **trace);
 
-/* offload.c: with a limit, refuses one that is too low, takes the session's share of the disk, and plans its steps. */
-status session_prepare_offload(struct starpullm_session *session);
+/* offload.c: refuses a limit, or a device's memory, that is too low; with a limit, takes the session's share of the
+ * disk, and plans its steps. */
+status session_prepare_memory(struct starpullm_session *session);
 
 /* submit.c */
 status session_check_usable(const struct starpullm_session *session);
