@@ -25,7 +25,7 @@ from starpullm.graph.merge import is_kernel
 from starpullm.graph.on_paper import FREE, SCHEDULERS
 from starpullm.graph.work import work_of
 from starpullm.instruments import Instruments
-from starpullm.options import GRADIENT_BUFFERS, PIPELINE_SCHEDULES
+from starpullm.options import GRADIENT_BUFFERS, SCHEDULES
 from starpullm.predict.prediction import plan_of, schedule_of
 from starpullm.processes.ranks import world
 from starpullm.speed.workload import Workload, make_batches
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--delay", type=int, default=60000, help="most microseconds that a task sleeps")
     parser.add_argument("--scheduler", default="lws")
     parser.add_argument("--stages", type=int, default=1)
-    parser.add_argument("--schedule", choices=PIPELINE_SCHEDULES, default=PIPELINE_SCHEDULES[0])
+    parser.add_argument("--schedule", choices=SCHEDULES, default=SCHEDULES[0])
     parser.add_argument("--gradient-buffers", choices=GRADIENT_BUFFERS, default=GRADIENT_BUFFERS[0])
     parser.add_argument("--sub-batches", type=int, help="of each pipeline; default: the workers")
     parser.add_argument("--layers", type=int, default=2)

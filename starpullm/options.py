@@ -11,7 +11,7 @@ REDUCTIONS = ("ordered", "tree", "redux")
 RECOMPUTATIONS = ("none", "attention", "block")
 WEIGHT_GRADIENTS = ("kept", "reused")
 GRADIENT_BUFFERS = ("shared", "block")
-PIPELINE_SCHEDULES = ("gpipe", "1f1b", "zero-bubble")
+SCHEDULES = ("gpipe", "1f1b", "zero-bubble")
 OFFLOAD_PLANS = ("ahead", "lru")
 
 MAX_SECONDS = 7 * 24 * 3600.0

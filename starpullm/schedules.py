@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
-from starpullm.options import GRADIENT_BUFFERS, PIPELINE_SCHEDULES, index_of_choice
+from starpullm.options import GRADIENT_BUFFERS, SCHEDULES, index_of_choice
 
 KINDS = ("forward", "backward", "weights")
 
@@ -77,10 +77,10 @@ def pipeline(
         options.blocks = (ctypes.c_int32 * count)(*blocks)
     if callable(schedule):
         passes = schedule(count, sub_batches)
-    elif index_of_choice("schedule", schedule, PIPELINE_SCHEDULES) == 0 or not 1 < count <= ranks:
+    elif index_of_choice("schedule", schedule, SCHEDULES) == 0 or not 1 < count <= ranks:
         return options  # forward passes are as far ahead as there are activation sets
     else:
-        weights = schedule == PIPELINE_SCHEDULES[2]
+        weights = schedule == SCHEDULES[2]
         counts = [workers * (count + 2 if weights else count - stage) for stage in range(count)]
         passes = ahead([min(sets or sub_batches, of) for of in counts], sub_batches, weights=weights)
     options.passes = (structs.TYPES["pass"] * len(passes))(*map(_pass, passes))

@@ -21,14 +21,7 @@ from starpullm.files.kinds import CHECKPOINT, STATES, expecting
 from starpullm.instruments import Instruments
 from starpullm.loss import Loss
 from starpullm.memory import available_memory
-from starpullm.options import (
-    GRADIENT_BUFFERS,
-    PIPELINE_SCHEDULES,
-    RECOMPUTATIONS,
-    REDUCTIONS,
-    WEIGHT_GRADIENTS,
-    index_of_choice,
-)
+from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, index_of_choice
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import check_same_options, common_call, failing_together
 from starpullm.resume import check_shared, model_config, options_of_all_ranks, training_state
@@ -131,7 +124,7 @@ class Trainer(Resource):
         sub_batches: int = 1,
         activation_sets: int = 0,
         stages: int | Sequence[int] = 1,
-        schedule: str | PipelineSchedule = PIPELINE_SCHEDULES[0],
+        schedule: str | PipelineSchedule = SCHEDULES[0],
         gradient_buffers: str = GRADIENT_BUFFERS[0],
         reduction: str = "ordered",
         weight_gradient_tiles: int = 0,

@@ -14,9 +14,9 @@ from starpullm.files.model import num_parameters
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
 from starpullm.options import (
     GRADIENT_BUFFERS,
-    PIPELINE_SCHEDULES,
     RECOMPUTATIONS,
     REDUCTIONS,
+    SCHEDULES,
     WEIGHT_GRADIENTS,
     RuntimeConfiguration,
     settings_of,
@@ -69,7 +69,7 @@ class Case(NamedTuple):
     recompute: str = RECOMPUTATIONS[0]
     weight_gradients: str = WEIGHT_GRADIENTS[0]
     stages: int | Sequence[int] = 1
-    schedule: str = PIPELINE_SCHEDULES[0]
+    schedule: str = SCHEDULES[0]
     gradient_buffers: str = GRADIENT_BUFFERS[0]
 
     @property
@@ -81,9 +81,7 @@ class Case(NamedTuple):
     @property
     def keeps_activations(self) -> bool:
         """Whether its trainer has memory for all activations, of all blocks and sub-batches."""
-        return (
-            self.recompute == RECOMPUTATIONS[0] and self.schedule == PIPELINE_SCHEDULES[0] and self.activation_sets == 0
-        )
+        return self.recompute == RECOMPUTATIONS[0] and self.schedule == SCHEDULES[0] and self.activation_sets == 0
 
     def can_read(self, group: str, tensor: str, layer: int | None) -> bool:
         """Return whether a tensor can be read after a step, of some sub-batches at least: layers don't share it."""

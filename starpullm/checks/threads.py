@@ -53,37 +53,35 @@ class Threads(Check):
 
     def run(self, context: StandaloneContext, case: Case) -> Result:  # type: ignore[override]  # a check that is alone
         """Start runtimes on all ranks, in processes that have none."""
-        expectations, comm = Expectations(), context.comm
+        expect, comm = Expectations(), context.comm
         version = prototypes.call("abi_version")  # opens the library, and those of MPI, which may catch signals (UCX)
         signals, units = _caught_signals(), os.sched_getaffinity(0)
         if comm is None:
-            expectations.equal("ABI version", declarations.abi_version(), version)
-            _check_synthetic(expectations)
+            expect.equal("ABI version", declarations.abi_version(), version)
+            _check_synthetic(expect)
         with environment(HWLOC_SYNTHETIC=None):
             cores = len(available_cores())
             if comm is None:
-                _check_processor(expectations)
+                _check_processor(expect)
             of_two = ("2x1", "1x2") if machine_info().starpu_max_contexts else ("2x1",)
             for partition in ("1x1", *of_two) if cores > 1 else ("1x1",):
-                _check_threads(expectations, context, partition, cores)
-            _check_guest(expectations, comm, signals)
+                _check_threads(expect, context, partition, cores)
+            _check_guest(expect, comm, signals)
         with environment(HWLOC_SYNTHETIC="numa:1 core:3 pu:1"):
             for own in (units, {max(units)}):
                 with bound_to(own):
-                    _check_threads(expectations, context, "3x1", 0)
+                    _check_threads(expect, context, "3x1", 0)
         first = sorted(units)[: 2 if comm is None else None]
         with environment(**cores_of_two_units(first)):
-            found = _check_threads(expectations, context, f"{len(first)}x1" if comm is None else "1x1", len(first))
+            found = _check_threads(expect, context, f"{len(first)}x1" if comm is None else "1x1", len(first))
             info = machine_info()
         counted = [info.cores, info.processing_units, info.synthetic]
-        expectations.equal(
-            "cores, units and synthetic with two units in a core", [len(first), 2 * len(first), 0], counted
-        )
-        expectations.equal("units that are not the first of a core's two", set(), found - set(first))
-        return self.result(compared=expectations.compared, findings=expectations.wrong)
+        expect.equal("cores, units and synthetic with two units in a core", [len(first), 2 * len(first), 0], counted)
+        expect.equal("units that are not the first of a core's two", set(), found - set(first))
+        return self.result(compared=expect.compared, findings=expect.wrong)
 
 
-def _check_synthetic(expectations: Expectations) -> None:
+def _check_synthetic(expect: Expectations) -> None:
     for topology, cores, units, nodes in (
         ("numa:2 core:3 pu:2", 6, 12, 2),
         ("numa:1 core:4 pu:1", 4, 4, 1),
@@ -94,22 +92,22 @@ def _check_synthetic(expectations: Expectations) -> None:
         with environment(HWLOC_SYNTHETIC=topology):
             info = machine_info()
         found = [info.cores, info.processing_units, info.numa_nodes, info.synthetic]
-        expectations.equal(f"cores, units, nodes and synthetic of {topology}", [cores, units, nodes, 1], found)
-        expectations.equal(f"processor of {topology}", "", prototypes.text(info.processor))
+        expect.equal(f"cores, units, nodes and synthetic of {topology}", [cores, units, nodes, 1], found)
+        expect.equal(f"processor of {topology}", "", prototypes.text(info.processor))
 
 
-def _check_processor(expectations: Expectations) -> None:
+def _check_processor(expect: Expectations) -> None:
     info = machine_info()
-    expectations.equal("this machine is synthetic", 0, info.synthetic)
-    expectations.equal("cores that this process may use", len(available_cores()), info.cores)
+    expect.equal("this machine is synthetic", 0, info.synthetic)
+    expect.equal("cores that this process may use", len(available_cores()), info.cores)
     cpuinfo = Path("/proc/cpuinfo")  # a container may hide it
     lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     if names and os.uname().machine == "x86_64":
-        expectations.equal("processor", names[0], prototypes.text(info.processor))
+        expect.equal("processor", names[0], prototypes.text(info.processor))
 
 
-def _check_threads(expectations: Expectations, context: StandaloneContext, partition: str, cores: int) -> set[int]:
+def _check_threads(expect: Expectations, context: StandaloneContext, partition: str, cores: int) -> set[int]:
     """Compare where the threads are, on a machine with so many cores to bind to; return the units of this rank's.
 
     With cores enough for all ranks of this machine each thread has a unit of its own; otherwise all threads run
@@ -122,16 +120,16 @@ def _check_threads(expectations: Expectations, context: StandaloneContext, parti
         mine = _units_of_workers(runtime.partition, before)
         ranks_here = _of_ranks_here(mine, context.comm)
     whose = f"of {partition} on each of {len(ranks_here)} ranks, {cores} cores"
-    expectations.equal(f"threads of each worker {whose}", [threads] * workers, list(map(len, mine)))
+    expect.equal(f"threads of each worker {whose}", [threads] * workers, list(map(len, mine)))
     if cores < workers * threads * len(ranks_here):
         units = {of for rank in ranks_here for worker in rank for of in worker}
-        expectations.equal(f"units of each thread {whose}", {frozenset(os.sched_getaffinity(0))}, units)
+        expect.equal(f"units of each thread {whose}", {frozenset(os.sched_getaffinity(0))}, units)
     else:
-        _check_apart(expectations, whose, ranks_here)
+        _check_apart(expect, whose, ranks_here)
     return {unit for worker in mine for units in worker for unit in units}
 
 
-def check_binding(expectations: Expectations, runtime: Runtime, before: Collection[int]) -> None:
+def check_binding(expect: Expectations, runtime: Runtime, before: Collection[int]) -> None:
     """State that each thread of a runtime's workers has a unit of its own, if there are cores for all ranks here.
 
     ``before`` are the threads that there were before the runtime. Threads aren't bound on a synthetic topology.
@@ -140,13 +138,13 @@ def check_binding(expectations: Expectations, runtime: Runtime, before: Collecti
     workers, threads = runtime.partition
     bound = "HWLOC_SYNTHETIC" not in os.environ and len(available_cores()) >= workers * threads * len(ranks_here)
     if bound and _can_follow_threads():
-        _check_apart(expectations, f"of {runtime.partition} on {len(ranks_here)} ranks", ranks_here)
+        _check_apart(expect, f"of {runtime.partition} on {len(ranks_here)} ranks", ranks_here)
 
 
-def _check_apart(expectations: Expectations, whose: str, ranks_here: list[list[list[frozenset[int]]]]) -> None:
+def _check_apart(expect: Expectations, whose: str, ranks_here: list[list[list[frozenset[int]]]]) -> None:
     units = [of for rank in ranks_here for worker in rank for of in worker]
-    expectations.equal(f"numbers of units of each thread {whose}", {1}, set(map(len, units)))
-    expectations.equal(f"units of all threads {whose}", len(units), len(frozenset().union(*units)))
+    expect.equal(f"numbers of units of each thread {whose}", {1}, set(map(len, units)))
+    expect.equal(f"units of all threads {whose}", len(units), len(frozenset().union(*units)))
 
 
 def _of_ranks_here(own: list[list[frozenset[int]]], comm: Comm | None) -> list[list[list[frozenset[int]]]]:
@@ -203,7 +201,7 @@ def cores_of_two_units(units: Collection[int]) -> dict[str, str]:
     return {"HWLOC_SYNTHETIC": cores, "HWLOC_THISSYSTEM": "1"}
 
 
-def _check_guest(expectations: Expectations, comm: Comm | None, signals: list[int]) -> None:
+def _check_guest(expect: Expectations, comm: Comm | None, signals: list[int]) -> None:
     """State that threads stay where mpirun has bound the rank, and that a runtime leaves its process alone.
 
     It writes nothing, catches no signal and leaves the variables of the environment as they are. Of a process that is
@@ -215,22 +213,22 @@ def _check_guest(expectations: Expectations, comm: Comm | None, signals: list[in
     unit = units[(comm.Get_rank() if comm else 0) % len(units)]
     for silent in (None, "0") if comm is None else (None,):
         with environment(STARPU_SILENT=silent), bound_to({unit}):
-            expectations.equal("cores of a process that is bound to one unit", 1, machine_info().cores)
+            expect.equal("cores of a process that is bound to one unit", 1, machine_info().cores)
             before, threads = (signals, _variables(), environ.value), threads_here()
             with captured_output() as written:
                 with Runtime("1x1", comm=comm) as runtime:
                     places = _units_of_workers(runtime.partition, threads)
                     during = _caught_signals(), _variables(), environ.value
                 text = written()
-        expectations.equal(f"the thread's units with STARPU_SILENT {silent}", [[{unit}]], places)
+        expect.equal(f"the thread's units with STARPU_SILENT {silent}", [[{unit}]], places)
         if comm is None:
             for what, expected, found in zip(("caught signals", "variables", "environ"), before, during, strict=True):
-                expectations.equal(f"{what} with STARPU_SILENT {silent}", expected, found)
+                expect.equal(f"{what} with STARPU_SILENT {silent}", expected, found)
             if silent is None:
                 own = [line for line in text.splitlines() if not line.startswith("[hwloc")]
-                expectations.equal("output of a runtime, without what hwloc says of the machine", [], own)
+                expect.equal("output of a runtime, without what hwloc says of the machine", [], own)
             else:
-                expectations.equal("StarPU's warning, which the user has asked for", True, "only one CPU" in text)
+                expect.equal("StarPU's warning, which the user has asked for", True, "only one CPU" in text)
 
 
 def _caught_signals() -> list[int]:

@@ -16,9 +16,9 @@ from starpullm.files.model import ModelConfig
 from starpullm.options import (
     GRADIENT_BUFFERS,
     OFFLOAD_PLANS,
-    PIPELINE_SCHEDULES,
     RECOMPUTATIONS,
     REDUCTIONS,
+    SCHEDULES,
     WEIGHT_GRADIENTS,
 )
 from starpullm.runtime import DEFAULT_SCHEDULER, MATMULS
@@ -95,7 +95,7 @@ stages = click.option(
 )
 schedule = _word(
     "--schedule",
-    PIPELINE_SCHEDULES,
+    SCHEDULES,
     "How far the forward passes of a stage are ahead: by --activation-sets; for each worker, by its place (1f1b) or "
     "the number of stages.",
 )

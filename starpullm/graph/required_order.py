@@ -17,7 +17,7 @@ from starpullm.trace import AccessMode, Trace
 _READ_AFTER_WRITE, _WRITE_AFTER_READ, _WRITE_AFTER_WRITE = range(3)
 _READ, _WRITE, _REDUX = (int(mode) for mode in (AccessMode.READ, AccessMode.WRITE, AccessMode.REDUX))
 
-TaskFlow: TypeAlias = Sequence[Sequence[tuple[int, int]]]
+AccessLists: TypeAlias = Sequence[Sequence[tuple[int, int]]]
 """For each task its handles and access modes, each handle once."""
 
 
@@ -77,7 +77,7 @@ def task_flow(tasks: NDArray[np.void], accesses: NDArray[np.void]) -> list[list[
     return flow
 
 
-def graph_of(flow: TaskFlow) -> TaskGraph:
+def graph_of(flow: AccessLists) -> TaskGraph:
     """Return the required order of a task flow; see ``required_edges``."""
     states: defaultdict[int, _HandleState] = defaultdict(_HandleState)
     first = [0]

@@ -12,14 +12,7 @@ from numpy.typing import NDArray
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
-from starpullm.options import (
-    GRADIENT_BUFFERS,
-    PIPELINE_SCHEDULES,
-    RECOMPUTATIONS,
-    REDUCTIONS,
-    WEIGHT_GRADIENTS,
-    index_of_choice,
-)
+from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, index_of_choice
 from starpullm.schedules import PipelineSchedule, number_of, pipeline
 from starpullm.trace import Trace, make_trace
 
@@ -71,7 +64,7 @@ def make_plan(
     weight_gradient_tiles: int = 0,
     activation_sets: int = 0,
     stages: int | Sequence[int] = 1,
-    schedule: str | PipelineSchedule = PIPELINE_SCHEDULES[0],
+    schedule: str | PipelineSchedule = SCHEDULES[0],
     gradient_buffers: str = GRADIENT_BUFFERS[0],
     keep_activations: bool = False,
     recompute: str = "none",

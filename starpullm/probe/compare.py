@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.files import probe_log
-from starpullm.probe.findings import FaultKind, ProgramFinding, finding_of
+from starpullm.probe.findings import Fault, ProgramFinding, finding_of
 from starpullm.probe.program_tasks import TaskFlow
 from starpullm.probe.single_run_checks import ran_between
 
@@ -92,7 +92,7 @@ def _cause_of(explanations: Iterable[_Explanation]) -> _Cause | None:
     """Return what ranks may have handed on to another one."""
     cause = None
     for explanation in explanations:
-        if any(finding.kind is not FaultKind.INPUT_FROM_OUTSIDE for finding in explanation.findings):
+        if any(finding.kind is not Fault.INPUT_FROM_OUTSIDE for finding in explanation.findings):
             return _Cause.FAULT
         if explanation.has_free:
             cause = _Cause.FREE
@@ -118,12 +118,12 @@ def _other_tasks(reference: TaskFlow, other: TaskFlow, schedule: str) -> Program
         if reference.num_tasks == other.num_tasks:
             return None
         text = f"{reference.num_tasks} tasks in the reference schedule, {other.num_tasks} here"
-        return ProgramFinding(FaultKind.OTHER_TASKS, schedule, text, where)
+        return ProgramFinding(Fault.OTHER_TASKS, schedule, text, where)
     text = (
         f"in the reference schedule {_described(reference, where)}, here {_described(other, where)}: the tasks or "
         "their order depend on the schedule, so tasks can't be compared one by one"
     )
-    return ProgramFinding(FaultKind.OTHER_TASKS, schedule, text, where)
+    return ProgramFinding(Fault.OTHER_TASKS, schedule, text, where)
 
 
 def _described(flow: TaskFlow, task: int) -> str:
@@ -294,7 +294,7 @@ class _Pairs:
             if here != there:
                 why = f"it ran by its codelet's implementation {here} of those for CPUs, there by {there}"
             return finding_of(
-                FaultKind.OUTPUT_DIFFERS,
+                Fault.OUTPUT_DIFFERS,
                 schedule,
                 self.other,
                 access,
@@ -306,7 +306,7 @@ class _Pairs:
             return None
         why = "one of its inputs can't be read" if unknown else "the application gave it other arguments"
         text = "{task} left other contents in {handle} than in the reference schedule; " + why
-        return finding_of(FaultKind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
+        return finding_of(Fault.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
 
     def _beside(self, task: int) -> NDArray[np.int64]:
         """Return the tasks that ran on the other side of this one than in the reference schedule, or beside it."""
@@ -344,19 +344,19 @@ class _Pairs:
         text = "{task} found other contents in {handle} than in the reference schedule, "
         if origin is _Origin.OUTSIDE:
             text += "and no task of its process had written it"
-            return finding_of(FaultKind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
+            return finding_of(Fault.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
         if origin is _Origin.ORDERED_SUM:
             text += "although all tasks that add to it had equal inputs, and the same order: one of them reads or "
             text += "shares something that it doesn't declare"
-            return finding_of(FaultKind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
+            return finding_of(Fault.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
         writer, reader = self.other.writer(access), int(self.other.task[access])
         suspects = tuple(self.other.name(task) for task in ran_between(self.other, writer, reader).tolist())
         text += "although the last task that declares to write it had left the same: "
-        kind = FaultKind.INPUT_CHANGED
+        kind = Fault.INPUT_CHANGED
         if origin is _Origin.NOBODY:
             text += "another task writes it without declaring that"
         else:
-            kind = FaultKind.INPUT_FROM_OUTSIDE
+            kind = Fault.INPUT_FROM_OUTSIDE
             text += "the application or a message has changed it since, or a task that doesn't declare that"
         return finding_of(kind, schedule, self.other, access, text, suspects=suspects)
 

@@ -10,7 +10,7 @@ from starpullm.probe.program_tasks import TaskFlow
 _MAX_SUSPECTS = 5
 
 
-class FaultKind(Enum):
+class Fault(Enum):
     """What is wrong; the value is the word of reports and of ``--json``."""
 
     OUTPUT_DIFFERS = "output differs"
@@ -39,30 +39,19 @@ class FaultKind(Enum):
     @property
     def is_note(self) -> bool:
         """Whether it is only worth knowing: no result of this program depends on it here."""
-        return self in (FaultKind.LEFT_UNWRITTEN, FaultKind.NEVER_CHANGED, FaultKind.NOT_CHECKED)
+        return self in (Fault.LEFT_UNWRITTEN, Fault.NEVER_CHANGED, Fault.NOT_CHECKED)
 
     @property
     def is_declaration(self) -> bool:
         """Whether a task does something else than it declares, which alone changes no result of this program here."""
-        declared = (
-            FaultKind.READ_WRITTEN,
-            FaultKind.WRITTEN_READ,
-            FaultKind.SCRATCH_READ,
-            FaultKind.NOT_WRITTEN,
-            FaultKind.PARTLY_WRITTEN,
-        )
-        seen = (FaultKind.UNDECLARED_READ, FaultKind.UNDECLARED_WRITE, FaultKind.CHANGED_BETWEEN)
-        return self in (*declared, *seen, FaultKind.POISONED_ENDING)
+        declared = (Fault.READ_WRITTEN, Fault.WRITTEN_READ, Fault.SCRATCH_READ, Fault.NOT_WRITTEN, Fault.PARTLY_WRITTEN)
+        seen = (Fault.UNDECLARED_READ, Fault.UNDECLARED_WRITE, Fault.CHANGED_BETWEEN)
+        return self in (*declared, *seen, Fault.POISONED_ENDING)
 
     @property
     def forbids_comparison(self) -> bool:
         """Whether the program has no single result that schedules could be compared with, as far as can be told."""
-        return self in (
-            FaultKind.NOT_DETERMINISTIC,
-            FaultKind.CHANGING_INPUT,
-            FaultKind.OTHER_TASKS,
-            FaultKind.NOT_BOUNDED,
-        )
+        return self in (Fault.NOT_DETERMINISTIC, Fault.CHANGING_INPUT, Fault.OTHER_TASKS, Fault.NOT_BOUNDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +63,7 @@ class ProgramFinding:
     to it, by name. ``rank`` is -1 in a program without ranks; each rank numbers its own tasks and handles.
     """
 
-    kind: FaultKind
+    kind: Fault
     schedule: str
     sentence: str
     task: int = -1
@@ -103,9 +92,7 @@ class ProgramFinding:
         return f"{self.kind.value}: {self.sentence}{suspects}{more} [{where}]"
 
 
-def finding_of(
-    kind: FaultKind, schedule: str, flow: TaskFlow, access: int, text: str, **members: object
-) -> ProgramFinding:
+def finding_of(kind: Fault, schedule: str, flow: TaskFlow, access: int, text: str, **members: object) -> ProgramFinding:
     """Return a finding about an access; ``{task}`` and ``{handle}`` in the text are replaced by names."""
     task, handle = int(flow.task[access]), int(flow.handle[access])
     sentence = text.replace("{task}", flow.name(task)).replace("{handle}", flow.handle_name(handle))
@@ -116,7 +103,7 @@ def finding_of(
 
 def first_of_each(findings: list[ProgramFinding]) -> list[ProgramFinding]:
     """Return the first finding of each kind and codelet, with the number of all of them."""
-    grouped: dict[tuple[FaultKind, str], list[ProgramFinding]] = {}
+    grouped: dict[tuple[Fault, str], list[ProgramFinding]] = {}
     for finding in findings:
         grouped.setdefault((finding.kind, finding.codelet), []).append(finding)
     return [replace(same[0], count=len(same)) for same in grouped.values()]

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from starpullm.errors import FormatError
 from starpullm.files.header import file_errors
 from starpullm.files.kinds import expecting
-from starpullm.probe.findings import FaultKind, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding
 
-_KINDS = {kind.value: kind for kind in FaultKind if kind.is_declaration}
+_KINDS = {kind.value: kind for kind in Fault if kind.is_declaration}
 
 
 class Intended(NamedTuple):

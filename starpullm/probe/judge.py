@@ -21,7 +21,7 @@ from starpullm.probe import probe_schedules
 from starpullm.probe.compare import RunComparison, compare_ranks
 from starpullm.probe.diagnose_missing_log import program_of
 from starpullm.probe.elements import Tolerance, parse_tolerance
-from starpullm.probe.findings import FaultKind, ProgramFinding, first_of_each
+from starpullm.probe.findings import Fault, ProgramFinding, first_of_each
 from starpullm.probe.first_difference import has_read_poison, with_first_element
 from starpullm.probe.intended import Intended, read_intended, split_intended
 from starpullm.probe.minimise import MINIMISED, Minimiser
@@ -58,7 +58,7 @@ _DELAYS_US = 1_000_000
 _MOST_FIRST_ELEMENTS = 3
 """Findings for which schedules are run again."""
 
-_BY_UNSEEN_TASKS = (FaultKind.CHANGED_BETWEEN, FaultKind.INPUT_CHANGED, FaultKind.INPUT_FROM_OUTSIDE)
+_BY_UNSEEN_TASKS = (Fault.CHANGED_BETWEEN, Fault.INPUT_CHANGED, Fault.INPUT_FROM_OUTSIDE)
 """Findings that tasks which weren't seen explain."""
 
 
@@ -227,7 +227,7 @@ class _Judge:
                     "undeclared accesses after that: with data protected against them, the program "
                     f"{run.ending}, perhaps because a system call on such data fails then"
                 )
-                self.findings.append(ProgramFinding(FaultKind.NOT_CHECKED, name, text))
+                self.findings.append(ProgramFinding(Fault.NOT_CHECKED, name, text))
 
     def _follows(self, schedule: ProbeSchedule, reference: RecordedRun) -> bool:
         """Run a schedule and compare it; return whether others can be compared too."""
@@ -257,7 +257,7 @@ class _Judge:
         """Return what a later task used of what tasks had left as it was."""
         first, second = probe_schedules.POISON_STAYS
         found: list[ProgramFinding] = []
-        readers = {finding.codelet for finding in self.findings if finding.kind is FaultKind.WRITTEN_READ}
+        readers = {finding.codelet for finding in self.findings if finding.kind is Fault.WRITTEN_READ}
         with self._run(first) as one, self._run(second) as two:
             all(self._has_ended_well(run, reference) for run in (one, two))
             if not reference.flows.keys() == one.flows.keys() == two.flows.keys():
@@ -290,7 +290,7 @@ class _Judge:
         That tasks are missing needs no finding of its own.
         """
         self._compare(run, reference)
-        missing = FaultKind.OTHER_TASKS, run.schedule.name
+        missing = Fault.OTHER_TASKS, run.schedule.name
         self.findings = [one for one in self.findings if (one.kind, one.schedule) != missing]
 
     def _run_again(self, schedule: ProbeSchedule, keep: str, finding: ProgramFinding) -> TaskFlow | None:
@@ -344,9 +344,9 @@ class _Judge:
         sentence = run.describe_ending()
         if run is not reference:
             sentence += f"; in the reference schedule it {reference.ending}"
-        kind = FaultKind.POISONED_ENDING if run.schedule.poison else FaultKind.ENDING
+        kind = Fault.POISONED_ENDING if run.schedule.poison else Fault.ENDING
         if run.schedule is probe_schedules.REPEATED and run.is_complete:
-            kind = FaultKind.CHANGING_INPUT
+            kind = Fault.CHANGING_INPUT
         ending = ProgramFinding(kind, run.schedule.name, sentence)
         for rank, flow in run.flows.items():
             for task in running_tasks(flow) if run.schedule.poison else ():  # it is likely the one that reads poison
@@ -380,7 +380,7 @@ class _Judge:
         name = run.schedule.name
         for rank in reference.flows.keys() - run.flows.keys():
             sentence = f"rank {rank} recorded nothing, in the reference schedule it did"
-            self._add(rank, [ProgramFinding(FaultKind.OTHER_TASKS, name, sentence)])
+            self._add(rank, [ProgramFinding(Fault.OTHER_TASKS, name, sentence)])
             return False
         compared = self._compared(run, reference)
         differs = any(comparison.different or comparison.findings for comparison in compared.values())
@@ -426,16 +426,13 @@ class _Judge:
 
         Of those about poison, drop the ones of which a look at the bytes shows that the task has only left poison.
         """
-        result, left = (
-            [],
-            Counter(dict.fromkeys((FaultKind.OUTPUT_DIFFERS, FaultKind.WRITTEN_READ), _MOST_FIRST_ELEMENTS)),
-        )
+        result, left = [], Counter(dict.fromkeys((Fault.OUTPUT_DIFFERS, Fault.WRITTEN_READ), _MOST_FIRST_ELEMENTS))
         for finding in findings:
             if left[finding.kind] == 0:
                 result.append(finding)
                 continue
             schedule = schedule_of(finding.again or finding.schedule)
-            if finding.kind is FaultKind.OUTPUT_DIFFERS:
+            if finding.kind is Fault.OUTPUT_DIFFERS:
                 result.append(with_first_element(finding, schedule, self._run_again))
             elif has_read_poison(finding, schedule, self._run_again):
                 result.append(finding)
@@ -479,7 +476,7 @@ class _Judge:
         notes = [finding for finding in self.findings if finding.kind.is_note and finding.codelet not in faulty]
         notes = first_of_each(notes)
         notes += never_changed(list(self.flows.values()))
-        is_unlike = any(one.kind.forbids_comparison or one.kind is FaultKind.ENDING for one in found)
+        is_unlike = any(one.kind.forbids_comparison or one.kind is Fault.ENDING for one in found)
         surroundings = (*reference.surroundings, no_input(), self.files.leavings() if is_unlike else "")
         totals = self.totals
         found, notes = (with_places(findings, reference.flows) for findings in (found, notes))
@@ -524,14 +521,14 @@ class _Judge:
 
 def _not_deterministic(finding: ProgramFinding) -> ProgramFinding:
     """Say of a difference between two runs of one schedule that no schedule has made it."""
-    if finding.kind is FaultKind.INPUT_FROM_OUTSIDE:
-        return replace(finding, kind=FaultKind.CHANGING_INPUT)
-    if finding.kind is not FaultKind.OUTPUT_DIFFERS:
+    if finding.kind is Fault.INPUT_FROM_OUTSIDE:
+        return replace(finding, kind=Fault.CHANGING_INPUT)
+    if finding.kind is not Fault.OUTPUT_DIFFERS:
         return finding
     sentence = finding.sentence.partition(", although")[0]
     return replace(
         finding,
-        kind=FaultKind.NOT_DETERMINISTIC,
+        kind=Fault.NOT_DETERMINISTIC,
         sentence=f"{sentence}, although its inputs, and the order of all tasks, were the same: it isn't deterministic "
         "by itself (a clock, a random number, an address, memory that nobody wrote)",
         suspects=(),

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.probe.compare import compare
-from starpullm.probe.findings import FaultKind, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding
 from starpullm.probe.first_difference import RunAgain
 from starpullm.probe.probe_schedules import waiting
 from starpullm.probe.program_tasks import TaskFlow
 
-MINIMISED = (FaultKind.OUTPUT_DIFFERS, FaultKind.INPUT_CHANGED)
+MINIMISED = (Fault.OUTPUT_DIFFERS, Fault.INPUT_CHANGED)
 _MOST_RUNS = 24
 """For all findings of a probe together."""
 _NEAR = 10_000

@@ -11,7 +11,7 @@ from starpullm.checks.dependencies.observed_order import observe
 from starpullm.checks.result import MAX_LISTED
 from starpullm.errors import InvalidArgumentError
 from starpullm.files import probe_log
-from starpullm.probe.findings import FaultKind, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding
 from starpullm.probe.program_tasks import TaskFlow
 from starpullm.trace import AccessMode, HandleInfo, Trace
 
@@ -55,12 +55,12 @@ def broken_order(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
     flow = flow.truncated(flow.num_submitted)
     if flow.num_tasks > _MOST_TASKS:
         why = f"there are {flow.num_tasks} tasks, and it is looked at up to {_MOST_TASKS}"
-        yield ProgramFinding(FaultKind.NOT_CHECKED, schedule, f"{_CLAIM}: {why}")
+        yield ProgramFinding(Fault.NOT_CHECKED, schedule, f"{_CLAIM}: {why}")
         return
     try:
         violations = observe(trace_of(flow)).violations
     except InvalidArgumentError as error:
-        yield ProgramFinding(FaultKind.NOT_CHECKED, schedule, f"{_CLAIM}: {error}")
+        yield ProgramFinding(Fault.NOT_CHECKED, schedule, f"{_CLAIM}: {error}")
         return
     for path in violations[:MAX_LISTED]:
         before, after = path[0].before, path[-1].after
@@ -68,4 +68,4 @@ def broken_order(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
             f"{flow.name(after)} started {flow.end_ns[before] - flow.start_ns[after]} ns before the end of "
             f"{flow.name(before)}, for which it has to wait because of handle {path[0].handle}"
         )
-        yield ProgramFinding(FaultKind.ORDER, schedule, sentence, after, flow.log.names[int(flow.codelet[after])])
+        yield ProgramFinding(Fault.ORDER, schedule, sentence, after, flow.log.names[int(flow.codelet[after])])

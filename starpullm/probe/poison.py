@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from starpullm.files import probe_log
 from starpullm.probe.compare import compare
-from starpullm.probe.findings import FaultKind, ProgramFinding, finding_of
+from starpullm.probe.findings import Fault, ProgramFinding, finding_of
 from starpullm.probe.program_tasks import TaskFlow
 
 _TRANSACTION = "starpu_transaction_"
@@ -28,10 +28,10 @@ def explain_poison(
     for finding in _with_earlier_tasks(reference, poisoned, findings):
         if finding.codelet.startswith(_TRANSACTION):
             continue
-        is_of_sum = finding.kind is FaultKind.INPUT_FROM_OUTSIDE
+        is_of_sum = finding.kind is Fault.INPUT_FROM_OUTSIDE
         tasks = _contributors(poisoned, finding) if is_of_sum else [finding.task]
         reader = next((task for task in tasks if task in only_write), None)
-        if reader is not None and finding.kind in (FaultKind.OUTPUT_DIFFERS, FaultKind.INPUT_FROM_OUTSIDE):
+        if reader is not None and finding.kind in (Fault.OUTPUT_DIFFERS, Fault.INPUT_FROM_OUTSIDE):
             yield _read(poisoned, finding, np.arange(poisoned.first[reader], poisoned.first[reader + 1]))
         elif not (is_of_sum and tasks):
             yield finding
@@ -47,7 +47,7 @@ def _contributors(flow: TaskFlow, finding: ProgramFinding) -> list[int]:
 def _with_earlier_tasks(one: TaskFlow, two: TaskFlow, findings: Iterable[ProgramFinding]) -> list[ProgramFinding]:
     """Return findings, with those about the tasks before the first one that the runs don't have in common."""
     findings = list(findings)
-    others = next((finding for finding in findings if finding.kind is FaultKind.OTHER_TASKS), None)
+    others = next((finding for finding in findings if finding.kind is Fault.OTHER_TASKS), None)
     if others is None or others.task <= 0:
         return findings
     return [*compare(one.truncated(others.task), two.truncated(others.task), others.schedule).findings, *findings]
@@ -70,9 +70,9 @@ def _read(poisoned: TaskFlow, finding: ProgramFinding, accesses: NDArray[np.int6
     suspects = np.flatnonzero(_is_filled(poisoned)[accesses])
     access = int(accesses[suspects[np.argmax(left[suspects])]])
     output = poisoned.handle_name(finding.handle)
-    kind, use, source = FaultKind.WRITTEN_READ, "declares to write {handle} without reading it", "declares to overwrite"
+    kind, use, source = Fault.WRITTEN_READ, "declares to write {handle} without reading it", "declares to overwrite"
     if not _only_writes(poisoned)[access]:
-        kind, use, source = FaultKind.SCRATCH_READ, "has {handle} as scratch memory", "has not written there"
+        kind, use, source = Fault.SCRATCH_READ, "has {handle} as scratch memory", "has not written there"
     text = (
         f"{{task}} {use}; after that memory had been filled with signalling NaNs, it left other contents in {output}: "
         f"it reads what it {source}"
@@ -99,10 +99,10 @@ def of_unwritten(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
     for access in left_unwritten(flow).tolist():
         if is_expected[access] and _left_bytes(flow, access) == _bytes(flow, access):
             text = f"{_left(flow, access)}: what was there before isn't defined any more"
-            yield finding_of(FaultKind.NOT_WRITTEN, schedule, flow, access, text)
+            yield finding_of(Fault.NOT_WRITTEN, schedule, flow, access, text)
         else:
             text = f"{_left(flow, access)}; no task was seen to use it"
-            yield finding_of(FaultKind.LEFT_UNWRITTEN, schedule, flow, access, text)
+            yield finding_of(Fault.LEFT_UNWRITTEN, schedule, flow, access, text)
 
 
 def used_unwritten(
@@ -117,13 +117,13 @@ def used_unwritten(
     poison_before = one.log.poison_left(probe_log.BEFORE)[one.accesses] > 0
     writers = frozenset(left_unwritten(poisoned).tolist())
     for finding in _with_earlier_tasks(one, two, findings):
-        if finding.kind is not FaultKind.OUTPUT_DIFFERS or finding.codelet in readers:
+        if finding.kind is not Fault.OUTPUT_DIFFERS or finding.codelet in readers:
             continue
         writer = _writer(one, finding.task, poison_before, writers)
         if writer is None:
             continue
         is_whole = _left_bytes(poisoned, writer) == _bytes(poisoned, writer)
-        kind = FaultKind.NOT_WRITTEN if is_whole else FaultKind.PARTLY_WRITTEN
+        kind = Fault.NOT_WRITTEN if is_whole else Fault.PARTLY_WRITTEN
         text = f"{_left(poisoned, writer)}; {one.name(finding.task)} uses that: other values there change its result"
         yield finding_of(kind, finding.schedule, poisoned, writer, text)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from starpullm.checks.result import Result
-from starpullm.probe.findings import FaultKind, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding
 from starpullm.probe.probe_schedules import REPEATED
 from starpullm.probe.program_tasks import counted
 from starpullm.probe.undeclared import Watched
@@ -73,7 +73,7 @@ class ProbeResult(Result):
     def _bound(self) -> str:
         if not self.tolerance:
             return "; by how much wasn't looked at (--tolerance)"
-        wrong = (FaultKind.BEYOND_TOLERANCE, FaultKind.NOT_BOUNDED)
+        wrong = (Fault.BEYOND_TOLERANCE, Fault.NOT_BOUNDED)
         if any(finding.kind in wrong for finding in self.findings):
             return ""
         return f"; all of them are within {self.tolerance}"
@@ -122,7 +122,7 @@ def verdict(findings: Sequence[ProgramFinding], intended: Sequence[str] = (), un
         return (
             f"{word}: no schedule gave another result, and no task was seen to do anything else than it declares{known}"
         )
-    ending = next((finding for finding in findings if finding.kind is FaultKind.ENDING), None)
+    ending = next((finding for finding in findings if finding.kind is Fault.ENDING), None)
     if ending is not None:
         return f"failed: {ending.sentence} [{ending.schedule}]"
     others = [finding for finding in findings if not finding.kind.forbids_comparison]
@@ -138,10 +138,10 @@ def verdict(findings: Sequence[ProgramFinding], intended: Sequence[str] = (), un
 def _why_not(findings: Sequence[ProgramFinding]) -> str:
     """Return why schedules can't be compared."""
     kinds = {finding.kind for finding in findings if finding.kind.forbids_comparison}
-    if kinds & {FaultKind.NOT_DETERMINISTIC, FaultKind.CHANGING_INPUT}:
+    if kinds & {Fault.NOT_DETERMINISTIC, Fault.CHANGING_INPUT}:
         return "results change from run to run in one and the same schedule"
-    if kinds == {FaultKind.NOT_BOUNDED}:
+    if kinds == {Fault.NOT_BOUNDED}:
         return "contents that a free order has changed can't be bounded"
-    is_same = any(one.kind is FaultKind.OTHER_TASKS and one.schedule == REPEATED.name for one in findings)
+    is_same = any(one.kind is Fault.OTHER_TASKS and one.schedule == REPEATED.name for one in findings)
     where = "from run to run in one and the same schedule" if is_same else "in another schedule"
     return f"the program submits other tasks {where}"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.files import probe_log
-from starpullm.probe.findings import FaultKind, ProgramFinding, finding_of
+from starpullm.probe.findings import Fault, ProgramFinding, finding_of
 from starpullm.probe.program_tasks import TaskFlow, counted
 
 
@@ -22,7 +22,7 @@ def written_though_read(schedule: str, flow: TaskFlow) -> Iterator[ProgramFindin
     wrong = flow.only_reads & has_before & has_after & (before != after)
     for access in np.flatnonzero(wrong).tolist():
         yield finding_of(
-            FaultKind.READ_WRITTEN, schedule, flow, access, "{task} declares to read {handle}, and changed its contents"
+            Fault.READ_WRITTEN, schedule, flow, access, "{task} declares to read {handle}, and changed its contents"
         )
 
 
@@ -50,7 +50,7 @@ def changed_between(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
         if acquired[earlier] != acquired[later]:
             continue
         yield finding_of(
-            FaultKind.CHANGED_BETWEEN,
+            Fault.CHANGED_BETWEEN,
             schedule,
             flow,
             access,
@@ -93,7 +93,7 @@ def never_changed(flows: Sequence[TaskFlow]) -> Iterator[ProgramFinding]:
     for key, (flow, access) in example.items():
         if not changed[key]:
             yield finding_of(
-                FaultKind.NEVER_CHANGED,
+                Fault.NEVER_CHANGED,
                 "all runs",
                 flow,
                 access,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from starpullm.probe.compare import RunComparison
 from starpullm.probe.elements import ElementDifference, Tolerance, beyond
-from starpullm.probe.findings import FaultKind, ProgramFinding, finding_of
+from starpullm.probe.findings import Fault, ProgramFinding, finding_of
 from starpullm.probe.program_tasks import TaskFlow
 
 
@@ -27,7 +27,7 @@ def beyond_tolerance(
         did = "left" if is_after else "found"
         if isinstance(result, str):
             text = f"{{task}} {did} other contents in {{handle}}, because of a free order; {result}"
-            yield finding_of(FaultKind.NOT_BOUNDED, schedule, other, access, text)
+            yield finding_of(Fault.NOT_BOUNDED, schedule, other, access, text)
         elif result is not None:
             where = reference.element_name(int(reference.handle[access]), result.element)
             off_by = f", {result.off_by} off" if result.off_by else ""
@@ -37,7 +37,7 @@ def beyond_tolerance(
                 f"beyond the tolerance of {tolerance}"
             )
             yield finding_of(
-                FaultKind.BEYOND_TOLERANCE,
+                Fault.BEYOND_TOLERANCE,
                 schedule,
                 other,
                 access,

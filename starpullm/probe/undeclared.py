@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from starpullm.probe.findings import FaultKind, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding
 from starpullm.probe.places import Frame, frames_of, read_lines
 from starpullm.probe.program_tasks import TaskFlow
 
@@ -58,10 +58,10 @@ def protections(flow: TaskFlow) -> int:
 def _finding(schedule: str, flow: TaskFlow, task: int, handle: int, access: _LoggedAccess) -> ProgramFinding:
     does = "writes" if access.is_write else "reads"
     text = f"{flow.name(task)} {does} {flow.element_name(handle, access.element)} of {flow.handle_name(handle)}"
-    kind = FaultKind.UNDECLARED_WRITE if access.is_write else FaultKind.UNDECLARED_READ
+    kind = Fault.UNDECLARED_WRITE if access.is_write else Fault.UNDECLARED_READ
     text += ", which it declares to read only" if access.is_declared else ", which it doesn't declare"
     if access.is_declared:
-        kind = FaultKind.READ_WRITTEN
+        kind = Fault.READ_WRITTEN
     place = _place(access.frames)
     codelet = flow.log.names[int(flow.codelet[task])]
     rank = int(flow.log.header["rank"])

@@ -108,10 +108,7 @@ def new_job_directories(others: Sequence[Path] = ()) -> Iterator[JobDirectories]
     name = uuid.uuid4().hex
     with _temporary_directory() as directory:
         shared_memory = _temporary_directory(_MEMORY) if os.access(_MEMORY, os.W_OK) else nullcontext(directory)
-        with (
-            shared_memory as memory,
-            reaper.ended_with_this_process(JOB_VARIABLE, name, (*others, directory, memory)),
-        ):
+        with shared_memory as memory, reaper.ended_with_this_process(JOB_VARIABLE, name, (*others, directory, memory)):
             yield JobDirectories(name, directory, memory)
 
 

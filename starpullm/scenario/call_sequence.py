@@ -12,7 +12,7 @@ from starpullm.checks.execution_order import execution_order
 from starpullm.data.sizes import divisors
 from starpullm.errors import StarpullmError
 from starpullm.machine import count_cores, full_partitions
-from starpullm.options import GRADIENT_BUFFERS, OFFLOAD_PLANS, PIPELINE_SCHEDULES
+from starpullm.options import GRADIENT_BUFFERS, OFFLOAD_PLANS, SCHEDULES
 from starpullm.processes import Comm
 from starpullm.processes.progress import report_phase
 from starpullm.scenario.state_machine import REFUSALS, Difference, Impossible, StateMachine
@@ -83,7 +83,7 @@ def run_sequence(sequence: CallSequence, directory: Path, comm: Comm | None = No
                     getattr(machine, call.name)(**call.arguments)
                 except Impossible:
                     continue
-                compared = machine.expectations.compared
+                compared = machine.expect.compared
     except (Difference, StarpullmError) as error:
         if comm and not isinstance(error, Difference):
             raise
@@ -145,8 +145,8 @@ def _pipeline(random: Random, ranks: int, layers: int, given: CallArguments) -> 
     possible = [count for count in divisors(ranks) if 1 < count <= layers + 1]
     if not possible or given.get("reduction") == "redux" or random.random() < 0.4:
         return {}
-    schedule = random.choice(PIPELINE_SCHEDULES[:2] if "recompute" in given else PIPELINE_SCHEDULES)
-    buffers = GRADIENT_BUFFERS[1] if schedule == PIPELINE_SCHEDULES[2] else random.choice(GRADIENT_BUFFERS)
+    schedule = random.choice(SCHEDULES[:2] if "recompute" in given else SCHEDULES)
+    buffers = GRADIENT_BUFFERS[1] if schedule == SCHEDULES[2] else random.choice(GRADIENT_BUFFERS)
     return dict(zip(PIPELINE, (random.choice(possible), schedule, buffers), strict=True))
 
 
@@ -206,23 +206,23 @@ def draw(seed: int, ranks: int = 1, calls: int = 36) -> CallSequence:
         return {**drawn, **_pipeline(random, ranks, sizes["num_layers"], drawn)} if name == "open" else drawn
 
     first = {name: value for name, value in arguments_of("open").items() if name not in _NOT_AT_FIRST}
-    drawn_calls = [Call("open", {"who": "a", **first})]
+    made = [Call("open", {"who": "a", **first})]
     if ranks == 1 and not limit and _can_do_many(first, sizes):
-        drawn_calls.append(Call("train", {"who": "a", "steps": _MANY_STEPS}))
+        made.append(Call("train", {"who": "a", "steps": _MANY_STEPS}))
     weights = [weight for weight, _ in CALLS.values()]
     for name in random.choices(list(CALLS), weights, k=calls):
-        drawn_calls.append(Call(name, {"who": random.choice("aaab"), **arguments_of(name)}))
+        made.append(Call(name, {"who": random.choice("aaab"), **arguments_of(name)}))
         if name == "save_state" and random.random() < 0.4:
-            who = drawn_calls[-1].arguments["who"]
-            drawn_calls.append(Call("interrupt", {"who": who}))
+            who = made[-1].arguments["who"]
+            made.append(Call("interrupt", {"who": who}))
             if random.random() < 0.5:  # go on from what was left
                 opened = {"who": who, **arguments_of("open"), "start": "state"}
-                drawn_calls += [Call("close", {"who": who}), Call("open", opened)]
+                made += [Call("close", {"who": who}), Call("open", opened)]
         if random.random() < 0.03:
-            drawn_calls.append(Call("restart", {**placed(), "place": random.randrange(1 << 16)}))
-        if drawn_calls[-1].name in ("close", "restart"):
-            drawn_calls.append(Call("open", {"who": drawn_calls[-1].arguments.get("who", "a"), **arguments_of("open")}))
-    return CallSequence(machine, LEVELS[seed % len(LEVELS)], drawn_calls)
+            made.append(Call("restart", {**placed(), "place": random.randrange(1 << 16)}))
+        if made[-1].name in ("close", "restart"):
+            made.append(Call("open", {"who": made[-1].arguments.get("who", "a"), **arguments_of("open")}))
+    return CallSequence(machine, LEVELS[seed % len(LEVELS)], made)
 
 
 _MANY_STEPS = 300

@@ -34,14 +34,9 @@ class TrainerWithReference:
     """
 
     def __init__(
-        self,
-        trainer: Trainer,
-        model: PlainModel,
-        options: Mapping[str, Any],
-        expectations: Expectations,
-        folders: list[str],
+        self, trainer: Trainer, model: PlainModel, options: Mapping[str, Any], expect: Expectations, folders: list[str]
     ) -> None:
-        self.trainer, self.model, self.expectations = trainer, model, expectations
+        self.trainer, self.model, self.expect = trainer, model, expect
         self.folders, self.saving = folders, ""
         """Where it saves its states, the one that it was resumed from first; and where it saves now."""
         self.poisoned, self.audited = bool(options.get("poison")), bool(options.get("audit"))
@@ -87,7 +82,7 @@ class TrainerWithReference:
     def evaluate(self, whole: tuple[Ids, Ids], own: tuple[ArrayLike, ArrayLike]) -> None:
         """Evaluate a batch, and compare the loss."""
         found = self.trainer.evaluate(*own)
-        self.expectations.same_bits("loss of the evaluation", np.array(self.model.evaluate(*whole)), np.array(found))
+        self.expect.same_bits("loss of the evaluation", np.array(self.model.evaluate(*whole)), np.array(found))
         self._last = "evaluation"
         self._submitted += 1
 
@@ -97,7 +92,7 @@ class TrainerWithReference:
         found = self.trainer.probabilities(inputs, sequence, position)
         self.model.forward(inputs)
         expected = self.model.tensor("activations", "probs")[sequence, position, : self.model.config.vocab_size]
-        self.expectations.same_bits("probabilities", expected, found)
+        self.expect.same_bits("probabilities", expected, found)
         self._last = "forward"
         self._submitted += 1
 
@@ -105,8 +100,8 @@ class TrainerWithReference:
         """Wait, and compare losses and all tensors, then what was observed of the tasks."""
         self.trainer.wait()
         for loss, expected in self._losses:
-            self.expectations.equal("a loss is ready", True, loss.ready)
-            self.expectations.same_bits("loss", np.array(expected), np.array(loss.result()))
+            self.expect.equal("a loss is ready", True, loss.ready)
+            self.expect.same_bits("loss", np.array(expected), np.array(loss.result()))
         self._losses.clear()
         if self._rates:
             self._take_gradients()
@@ -125,14 +120,14 @@ class TrainerWithReference:
             return
         expected = self.model.tensor(group, name, layer)
         if not self.shares_sets or not group.startswith("activation"):
-            self.expectations.same_bits(where, expected, self.trainer.tensor(group, name, layer))
+            self.expect.same_bits(where, expected, self.trainer.tensor(group, name, layer))
             return
         self._expect_refusal(where, lambda: self.trainer.tensor(group, name, layer))
         parts = self.trainer.kept_sequences(group, name)
-        self.expectations.equal(f"sequences of {where} are kept", True, bool(parts))
+        self.expect.equal(f"sequences of {where} are kept", True, bool(parts))
         for part in parts:
             found = self.trainer.tensor(group, name, layer, sequences=part)
-            self.expectations.same_bits(f"{where} of sequences {part.start} to {part.stop - 1}", expected[part], found)
+            self.expect.same_bits(f"{where} of sequences {part.start} to {part.stop - 1}", expected[part], found)
 
     def _is_kept(self, group: str, name: str) -> bool:
         """Return whether the tensor's layers have buffers of their own."""
@@ -158,20 +153,20 @@ class TrainerWithReference:
         try:
             read()
         except StateError:
-            self.expectations.compared += 1
+            self.expect.compared += 1
         else:
-            self.expectations.add(where, "a refusal", "a value")
+            self.expect.add(where, "a refusal", "a value")
 
     def take(self, result: Result) -> None:
         """State that a check has found nothing."""
-        self.expectations.equal(f"findings of {result.check}", "", result.sentence if result.count else "")
+        self.expect.equal(f"findings of {result.check}", "", result.sentence if result.count else "")
 
     def _take_gradients(self) -> None:
         assert self._inputs is not None
         for name, layer, reference in gradient_references(self.model.tensor, self.model.config, self._inputs):
             values = self.trainer.tensor("grads", name, layer)
             error = gradient_error(layer_name(name, layer), values, reference)
-            self.expectations.equal(f"elements beyond their bounds of {error}", 0, error.num_beyond)
+            self.expect.equal(f"elements beyond their bounds of {error}", 0, error.num_beyond)
             self.model.tensor("grads", name, layer)[...] = values
         for rate in self._rates:
             self.model.update(rate)
@@ -184,30 +179,30 @@ class TrainerWithReference:
         """Compare what trace and instruments have since the last comparison, and clear it."""
         trace, observer = self.trainer.trace(), Observer(self.trainer)
         submitted = list(range(self._cleared, self._submitted))
-        self.expectations.equal("numbers of the steps in the trace", submitted, np.unique(trace.tasks["step"]).tolist())
+        self.expect.equal("numbers of the steps in the trace", submitted, np.unique(trace.tasks["step"]).tolist())
         self._cleared = self._submitted
         if len(trace):
-            check_workers(self.expectations, self.trainer.runtime, trace)
+            check_workers(self.expect, self.trainer.runtime, trace)
             observed = observe(trace)
             late = (violation_text(trace, path) for path in observed.violations)
             for found in (*observed.backwards, *late):
-                self.expectations.equal("order of tasks", "", found)
+                self.expect.equal("order of tasks", "", found)
             for asked, instrument in ((self.audited, Accesses()), (self.poisoned, Poison())):
                 if asked:
                     self.take(instrument.judge(trace, observer.findings(), observer.counts()))
         self.trainer.clear_trace()
 
 
-def check_workers(expectations: Expectations, runtime: Runtime, trace: Trace) -> None:
+def check_workers(expect: Expectations, runtime: Runtime, trace: Trace) -> None:
     """State that this rank's tasks ran one after the other on each worker, after their submission."""
     tasks = trace.tasks[trace.tasks["worker"] >= 0]
     expected = set(range(runtime.partition.workers))
-    expectations.equal("workers that there are not", set(), set(tasks["worker"].tolist()) - expected)
-    expectations.equal("a worker has run tasks", True, len(tasks) > 0)
-    expectations.equal("ranks whose tasks have run here", {runtime.rank}, set(tasks["rank"].tolist()))
+    expect.equal("workers that there are not", set(), set(tasks["worker"].tolist()) - expected)
+    expect.equal("a worker has run tasks", True, len(tasks) > 0)
+    expect.equal("ranks whose tasks have run here", {runtime.rank}, set(tasks["rank"].tolist()))
     in_order = (tasks["submit_ns"] <= tasks["start_ns"]) & (tasks["start_ns"] <= tasks["end_ns"])
-    expectations.equal("tasks that ended before they began", 0, int(np.sum(~in_order)))
+    expect.equal("tasks that ended before they began", 0, int(np.sum(~in_order)))
     for worker in expected:
         own = np.sort(tasks[tasks["worker"] == worker], order="start_ns")
         overlapping = int(np.sum(own["start_ns"][1:] < own["end_ns"][:-1]))
-        expectations.equal(f"tasks of worker {worker} that overlap", 0, overlapping)
+        expect.equal(f"tasks of worker {worker} that overlap", 0, overlapping)

@@ -85,7 +85,7 @@ class StateMachine:
         offload_plan: str = OFFLOAD_PLANS[0],
         **sizes: int,
     ) -> None:
-        self.config, self.expectations = ModelConfig(**sizes), Expectations()
+        self.config, self.expect = ModelConfig(**sizes), Expectations()
         self._seed, self._comm, self._batches = seed, comm, 0
         self._limit: dict[str, Any] = {"memory_limit": memory_limit, "offload_plan": offload_plan}
         self._pairs: dict[str, TrainerWithReference] = {}
@@ -116,7 +116,7 @@ class StateMachine:
             for pair in self:
                 self._exits.callback(pair.trainer.close)
         if kind is None and self._counts_allocations:
-            self.expectations.equal("what is left when all is closed", "", left_allocations(KEPT_AFTER_RUNTIMES))
+            self.expect.equal("what is left when all is closed", "", left_allocations(KEPT_AFTER_RUNTIMES))
             self._judge()
 
     def open(self, who: str, *, start: str = "", **options: Any) -> None:
@@ -143,8 +143,8 @@ class StateMachine:
         )
         settings = Settings(**{name: options[name] for name in Settings._fields if name in options})
         model = PlainModel(self.config, state, trainer.pipelines * trainer.batch_size, trainer.seq_len, settings)
-        self._pairs[who] = TrainerWithReference(trainer, model, options, self.expectations, [folder] if folder else [])
-        self.expectations.equal("sizes", self.config, trainer.config)
+        self._pairs[who] = TrainerWithReference(trainer, model, options, self.expect, [folder] if folder else [])
+        self.expect.equal("sizes", self.config, trainer.config)
         self.compare(who)
 
     def step(self, who: str, *, rate: float | None = None) -> None:
@@ -192,7 +192,7 @@ class StateMachine:
         """Compare everything; after a step ranks have no copies of each other's values, but those of redux."""
         self.compare(who)
         if self._comm and len(self._pairs) == 1 and self._pair(who).trainer.reduction != "redux":
-            self.expectations.equal("bytes of other ranks' values", 0, copied_bytes())
+            self.expect.equal("bytes of other ranks' values", 0, copied_bytes())
             self._judge()
 
     def graph(self, who: str) -> None:
@@ -241,10 +241,10 @@ class StateMachine:
         states = self._folders[pair.saving]
         complete = complete_steps(left)
         if complete:
-            self.expectations.equal("a kill leaves one of the last two states", True, complete[-1] in states.last_two)
+            self.expect.equal("a kill leaves one of the last two states", True, complete[-1] in states.last_two)
             self._folders[left.name] = states.after_a_kill(complete)
         else:
-            self.expectations.equal("states that a kill can lose", 1, len(states.last_two))
+            self.expect.equal("states that a kill can lose", 1, len(states.last_two))
         self._judge()
 
     def save_checkpoint(self, who: str) -> None:
@@ -255,7 +255,7 @@ class StateMachine:
         pair.trainer.save_checkpoint(path)
         self._models["saved"] = new_state(self.config, pair.model.state.params)
         for tensor, values in read_checkpoint(path).parameters.items() if self.runtime.rank == 0 else ():
-            self.expectations.same_bits(f"{tensor} of the checkpoint", pair.model.tensor("params", tensor), values)
+            self.expect.same_bits(f"{tensor} of the checkpoint", pair.model.tensor("params", tensor), values)
         self._judge()
 
     def refuse(self, who: str, what: str) -> None:
@@ -267,9 +267,9 @@ class StateMachine:
         try:
             call(self, pair.trainer)
         except StarpullmError as error:
-            self.expectations.equal(f"refusal of {what}", kind.__name__, type(error).__name__)
+            self.expect.equal(f"refusal of {what}", kind.__name__, type(error).__name__)
         else:
-            self.expectations.equal(f"refusal of {what}", kind.__name__, "none")
+            self.expect.equal(f"refusal of {what}", kind.__name__, "none")
         self._judge()
 
     def lack_memory(self, who: str, *, place: int = 0) -> None:
@@ -286,7 +286,7 @@ class StateMachine:
         expected = np.array(model.evaluate(*whole))
 
         def train() -> None:
-            self.expectations.same_bits("loss where memory is scarce", expected, np.array(self._steps_and_saves(own)))
+            self.expect.same_bits("loss where memory is scarce", expected, np.array(self._steps_and_saves(own)))
 
         self._lack(place, train)
         self._judge()
@@ -301,15 +301,15 @@ class StateMachine:
         for name in pair.folders:
             states = self._folders[name]
             complete = complete_steps(self.folder / name)
-            self.expectations.equal(f"states in {name}", states.kept(complete), complete)
+            self.expect.equal(f"states in {name}", states.kept(complete), complete)
             newest = training_state(self.folder / name)
             expected = (states.newest.updates, self.config, -1, 2**64 - 1, self.runtime.ranks)
             found = (newest.step, newest.config, newest.seed, newest.data_id, newest.ranks)
-            self.expectations.equal("newest state", expected, found)
+            self.expect.equal("newest state", expected, found)
             if states.described is not None:
                 sizes = {"batches": newest.batches, "batch_size": newest.batch_size, "seq_len": newest.seq_len}
                 settings = Settings(0.0, newest.betas, newest.eps, newest.weight_decay)
-                self.expectations.equal("what the newest state says", states.described, _description(settings, **sizes))
+                self.expect.equal("what the newest state says", states.described, _description(settings, **sizes))
         self._judge()
 
     def restart(self, partition: str, scheduler: str = DEFAULT_SCHEDULER, *, place: int | None = None) -> None:
@@ -324,7 +324,7 @@ class StateMachine:
         """Close all trainers; by then the runtime has made its threads."""
         for who in list(self._pairs):
             self.close(who)
-        check_binding(self.expectations, self.runtime, self._threads)
+        check_binding(self.expect, self.runtime, self._threads)
 
     def __iter__(self) -> Iterator[TrainerWithReference]:
         return iter(self._pairs.values())
@@ -367,9 +367,7 @@ class StateMachine:
                 is_told = True
             finally:
                 was_refused = allocations.not_reached() == 0
-            self.expectations.equal(
-                "memory lacks where it is said to", True, was_refused or self._is_limited or not is_told
-            )
+            self.expect.equal("memory lacks where it is said to", True, was_refused or self._is_limited or not is_told)
 
     def _steps_and_saves(self, batch: tuple[ArrayLike, ArrayLike]) -> np.float32:
         """Do two traced steps with a trainer of the generated model, save it, and return the second loss."""
@@ -424,7 +422,7 @@ class StateMachine:
 
     def _judge(self) -> None:
         """Raise `Difference` on all ranks, if one has found something wrong."""
-        wrong = "; ".join(finding.sentence for finding in self.expectations.wrong[:3])
+        wrong = "; ".join(finding.sentence for finding in self.expect.wrong[:3])
         of_ranks = self._comm.allgather(wrong) if self._comm else [wrong]
         if any(of_ranks):
             raise Difference(next(filter(None, of_ranks)))

@@ -75,11 +75,7 @@ class SpeedComparison:
 
 
 def compare(
-    workload: Workload,
-    checkpoint: Path,
-    peers: Sequence[Variant],
-    time_limit: float,
-    progress: Callable[[], None],
+    workload: Workload, checkpoint: Path, peers: Sequence[Variant], time_limit: float, progress: Callable[[], None]
 ) -> SpeedComparison:
     """Let the strict run and its peers take turns, each in a process of its own.
 

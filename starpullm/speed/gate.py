@@ -154,11 +154,7 @@ def _reason(verdict: SpeedVerdict, judged: Sequence[Change], budget: float) -> s
 
 
 def _lines(
-    changes: Sequence[Change],
-    speed: BuildSpeed,
-    baseline_speed: float,
-    detectable: float | None,
-    rounds: int,
+    changes: Sequence[Change], speed: BuildSpeed, baseline_speed: float, detectable: float | None, rounds: int
 ) -> Iterator[str]:
     """Yield the speed, the slower quantities, those that couldn't be judged, and the step."""
     yield (

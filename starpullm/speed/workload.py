@@ -19,9 +19,9 @@ from starpullm.graph.merge import on_one_clock
 from starpullm.options import (
     GRADIENT_BUFFERS,
     OFFLOAD_PLANS,
-    PIPELINE_SCHEDULES,
     RECOMPUTATIONS,
     REDUCTIONS,
+    SCHEDULES,
     WEIGHT_GRADIENTS,
     settings_of,
 )
@@ -59,7 +59,7 @@ class Workload:
     weight_gradients: str = WEIGHT_GRADIENTS[0]
     ranks: int = 1
     stages: int | Sequence[int] = 1
-    schedule: str = PIPELINE_SCHEDULES[0]
+    schedule: str = SCHEDULES[0]
     gradient_buffers: str = GRADIENT_BUFFERS[0]
     iterations: int = 1
     warm_up: int = 1

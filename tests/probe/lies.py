@@ -23,7 +23,7 @@ from typing import Any
 from starpullm.checks.result import Outcome
 from starpullm.errors import StarpullmError
 from starpullm.probe import ProbeResult, probe_program
-from starpullm.probe.findings import FaultKind
+from starpullm.probe.findings import Fault
 from starpullm.probe.probe_schedules import REFERENCE
 from starpullm.probe.recorded import record
 
@@ -104,9 +104,7 @@ def judge(lie: Lie, command: list[str]) -> Row:
     if result.outcome is Outcome.PASSED:
         verdict = "a note only" if result.notes else "not found"
         return {"verdict": verdict, "named": "", "details": list(map(str, result.notes))}
-    findings = [
-        finding for finding in result.findings if finding.kind not in (FaultKind.ENDING, FaultKind.POISONED_ENDING)
-    ]
+    findings = [finding for finding in result.findings if finding.kind not in (Fault.ENDING, Fault.POISONED_ENDING)]
     if not findings:
         named = "as the one that ran" if _ran_at_the_end(lie, result) else ""
         if any(note.codelet == lie.name for note in result.notes):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from starpullm.checks.result import Outcome
-from starpullm.probe.findings import FaultKind
+from starpullm.probe.findings import Fault
 from starpullm.pytest_plugin.fixtures import Program
 
 from .conftest import Compile
@@ -27,7 +27,7 @@ def test_a_wrong_one_fails_with_the_task(scenarios: Path, starpullm_program: Cal
     program = starpullm_program(scenarios, "writes_what_it_reads")
     with pytest.raises(pytest.fail.Exception, match=r"write_second .* declares to read handle 4"):
         program.probe(runs=1)
-    assert [finding.kind for finding in program.probe(runs=1, same=False).findings] == [FaultKind.READ_WRITTEN]
+    assert [finding.kind for finding in program.probe(runs=1, same=False).findings] == [Fault.READ_WRITTEN]
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "probe.md"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from starpullm.checks.result import Outcome
-from starpullm.probe.findings import FaultKind
+from starpullm.probe.findings import Fault
 
 from .conftest import Compile, probe
 
@@ -22,15 +22,15 @@ def test_tasks_that_tags_order_are_compared(compiled: Compile) -> None:
 
 def test_a_task_that_lies_is_named(compiled: Compile) -> None:
     result = probe([str(compiled("tags")), "lies"], runs=1, workers=2)
-    assert [(finding.kind, finding.task) for finding in result.findings] == [(FaultKind.READ_WRITTEN, LIAR)]
+    assert [(finding.kind, finding.task) for finding in result.findings] == [(Fault.READ_WRITTEN, LIAR)]
 
 
 def test_a_sparse_matrix_that_is_read_though_declared_written(compiled: Compile) -> None:
     """The program notices that its result is wrong and goes on otherwise; the probe says which task made it so."""
     result = probe([str(compiled("sparse"))], runs=1, workers=2)
     assert [(finding.kind, finding.codelet) for finding in result.findings] == [
-        (FaultKind.POISONED_ENDING, ""),
-        (FaultKind.WRITTEN_READ, "add_values"),
+        (Fault.POISONED_ENDING, ""),
+        (Fault.WRITTEN_READ, "add_values"),
     ]
     assert "ended with exit status 1" in result.findings[0].sentence
     assert "declares to write handle 0 " in result.findings[1].sentence

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from starpullm.commands.main import main
 from starpullm.probe import ProbeResult
-from starpullm.probe.findings import FaultKind, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding
 from starpullm.probe.minimise import MINIMISED
 from starpullm.probe.replay import schedule_of
 
@@ -31,7 +31,7 @@ def test_a_pair_of_tasks_shares_what_they_do_not_declare(compiled: Compile) -> N
     """Two updates conflict only if their blocks are neighbours, and one step is between them."""
     result = probe([str(compiled("heat"))], runs=2)
     finding, held, until = minimised(result)
-    assert finding.kind is FaultKind.OUTPUT_DIFFERS
+    assert finding.kind is Fault.OUTPUT_DIFFERS
     (step, block), (other_step, other_block) = divmod(held, BLOCKS), divmod(until, BLOCKS)
     assert abs(step - other_step) == 1, finding
     assert (block - other_block) % BLOCKS in (1, BLOCKS - 1), finding

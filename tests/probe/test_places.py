@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from starpullm.probe.findings import FaultKind
+from starpullm.probe.findings import Fault
 
 from .conftest import SOURCES, Compile, probe
 
@@ -18,7 +18,7 @@ def test_a_finding_says_where_its_task_and_its_handle_come_from(compiled: Compil
     logs = tmp_path / "logs"
     result = probe([str(compiled("places"))], runs=1, keep=logs)
     finding, of_part = result.findings
-    assert (finding.kind, finding.task) == (FaultKind.READ_WRITTEN, 200), result.lines()
+    assert (finding.kind, finding.task) == (Fault.READ_WRITTEN, 200), result.lines()
     assert "changed its contents" in finding.sentence
     assert "handle 1 at (4, 1) (64 elements of 8 bytes)" in finding.sentence
     places = (

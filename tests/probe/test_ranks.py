@@ -10,7 +10,7 @@ import pytest
 
 from starpullm.checks.result import Outcome
 from starpullm.probe import ProbeResult
-from starpullm.probe.findings import FaultKind
+from starpullm.probe.findings import Fault
 from starpullm.probe.probe_schedules import REFERENCE
 from starpullm.probe.recorded import record
 
@@ -37,7 +37,7 @@ def test_the_rank_whose_task_lies_is_named(ranks: list[str]) -> None:
     result = probe(ranks, "shares_undeclared")
     assert result.outcome is Outcome.FAILED, result.lines()
     assert [(finding.kind, finding.codelet, finding.rank) for finding in result.findings] == [
-        (FaultKind.OUTPUT_DIFFERS, "share", 1)
+        (Fault.OUTPUT_DIFFERS, "share", 1)
     ], result.lines()
     assert "[rank 1, seed " in str(result.findings[0])
     assert result.different > result.findings[0].count
@@ -63,7 +63,7 @@ def test_ranks_find_the_machine_measured(ranks: list[str], tmp_path: Path) -> No
 )
 def test_a_rank_that_dies_is_named(ranks: list[str], name: str, ending: str) -> None:
     result = probe(ranks, name)
-    assert [finding.kind for finding in result.findings] == [FaultKind.ENDING]
+    assert [finding.kind for finding in result.findings] == [Fault.ENDING]
     assert ending in result.findings[0].sentence, result.lines()
     assert name == "leaves_early" or "rank 0" not in result.findings[0].sentence
 

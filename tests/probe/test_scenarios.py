@@ -14,7 +14,7 @@ from starpullm.checks.result import Outcome
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.probe_log import read_probe_log
 from starpullm.probe import ProbeResult, probe_program
-from starpullm.probe.findings import FaultKind
+from starpullm.probe.findings import Fault
 from starpullm.probe.probe_schedules import REFERENCE, REPEATED
 
 from . import conftest
@@ -60,7 +60,7 @@ def test_a_tolerance_bounds_a_free_order(scenarios: Path) -> None:
     cancels = probe(scenarios, "cancels", runs=3, tolerance="8ulp")
     assert cancels.outcome is Outcome.FAILED, cancels.lines()
     (finding,) = cancels.findings
-    assert (finding.kind, finding.codelet, finding.task, finding.element) == (FaultKind.BEYOND_TOLERANCE, "add", 12, 0)
+    assert (finding.kind, finding.codelet, finding.task, finding.element) == (Fault.BEYOND_TOLERANCE, "add", 12, 0)
     assert f"add (task 12) found {finding.found} in handle 6" in finding.sentence
     assert f"expected {finding.expected} as in the reference schedule" in finding.sentence
 
@@ -79,18 +79,18 @@ def test_an_ordered_reduction_hides_no_undeclared_read(scenarios: Path) -> None:
     assert probe(scenarios, "reduces_undeclared", runs=3).outcome is Outcome.PASSED
     ordered = probe(scenarios, "reduces_undeclared", runs=3, sums="ordered")
     (finding,) = ordered.findings
-    assert (finding.kind, finding.codelet) == (FaultKind.INPUT_FROM_OUTSIDE, "add"), ordered.lines()
+    assert (finding.kind, finding.codelet) == (Fault.INPUT_FROM_OUTSIDE, "add"), ordered.lines()
     assert "one of them reads or shares something that it doesn't declare" in finding.sentence
     assert ordered.replays[0].startswith("starpullm probe --workers 4 --sums ordered --replay ")
 
 
 LIES = {
-    "reads_undeclared": (4, FaultKind.OUTPUT_DIFFERS, "read_neighbour", 7),
-    "shares_undeclared": (4, FaultKind.OUTPUT_DIFFERS, "share", 6),
-    "writes_what_it_reads": (1, FaultKind.READ_WRITTEN, "write_second", 30),
-    "reads_what_it_writes": (1, FaultKind.WRITTEN_READ, "smooth", 6),
-    "writes_nothing": (1, FaultKind.NOT_WRITTEN, "touch", 6),
-    "declares_its_input_as_written": (1, FaultKind.WRITTEN_READ, "copy", 6),
+    "reads_undeclared": (4, Fault.OUTPUT_DIFFERS, "read_neighbour", 7),
+    "shares_undeclared": (4, Fault.OUTPUT_DIFFERS, "share", 6),
+    "writes_what_it_reads": (1, Fault.READ_WRITTEN, "write_second", 30),
+    "reads_what_it_writes": (1, Fault.WRITTEN_READ, "smooth", 6),
+    "writes_nothing": (1, Fault.NOT_WRITTEN, "touch", 6),
+    "declares_its_input_as_written": (1, Fault.WRITTEN_READ, "copy", 6),
 }
 
 
@@ -115,7 +115,7 @@ def test_an_undeclared_write_is_found_between_two_tasks(scenarios: Path) -> None
     result = probe(scenarios, "writes_undeclared")
     assert result.outcome is Outcome.FAILED
     first = result.findings[0]
-    assert (first.kind, first.schedule) == (FaultKind.CHANGED_BETWEEN, "reference schedule"), result.lines()
+    assert (first.kind, first.schedule) == (Fault.CHANGED_BETWEEN, "reference schedule"), result.lines()
     # On a busy machine the first tasks may end before smooth (task 7) is submitted. Then the application may have
     # changed the data in between, and the change isn't judged; a later one is.
     assert re.match(
@@ -128,23 +128,23 @@ def test_an_undeclared_write_is_found_between_two_tasks(scenarios: Path) -> None
 def test_notes(scenarios: Path) -> None:
     """What no result depends on here is said, and isn't a fault."""
     left = probe(scenarios, "leaves_what_it_writes")
-    assert [(note.kind, note.codelet) for note in left.notes] == [(FaultKind.LEFT_UNWRITTEN, "copy_half")]
+    assert [(note.kind, note.codelet) for note in left.notes] == [(Fault.LEFT_UNWRITTEN, "copy_half")]
     assert "left 256 of its 512 bytes as they were" in left.notes[0].sentence
     needless = probe(scenarios, "needless_update")
     assert needless.outcome is Outcome.PASSED
-    assert {(note.kind, note.codelet) for note in needless.notes} == {(FaultKind.NEVER_CHANGED, "touch")}
+    assert {(note.kind, note.codelet) for note in needless.notes} == {(Fault.NEVER_CHANGED, "touch")}
 
 
 def test_a_program_that_is_not_deterministic(scenarios: Path) -> None:
     result = probe(scenarios, "not_deterministic")
     assert result.outcome is Outcome.NOT_COMPARABLE
-    assert [(finding.kind, finding.task) for finding in result.findings] == [(FaultKind.NOT_DETERMINISTIC, 6)]
+    assert [(finding.kind, finding.task) for finding in result.findings] == [(Fault.NOT_DETERMINISTIC, 6)]
 
 
 def test_a_crash(scenarios: Path) -> None:
     result = probe(scenarios, "crashes")
     assert result.outcome is Outcome.FAILED
-    assert [finding.kind for finding in result.findings] == [FaultKind.ENDING]
+    assert [finding.kind for finding in result.findings] == [Fault.ENDING]
     text = "\n".join(result.lines())
     assert "the program was ended by SIGSEGV" in text
     assert "31 of 56 submitted tasks had ended" in text

@@ -9,7 +9,7 @@ import pytest
 from starpullm.checks.result import Outcome
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.probe_log import read_probe_log
-from starpullm.probe.findings import FaultKind
+from starpullm.probe.findings import Fault
 
 from .conftest import Compile, probe
 
@@ -45,12 +45,12 @@ def test_all_implementations_run(program: str) -> None:
 
 def test_a_lie_of_the_second_implementation(program: str) -> None:
     result = probe([program, "lies_in_second_implementation"], runs=1)
-    assert (FaultKind.READ_WRITTEN, "double") in {(one.kind, one.codelet) for one in result.findings}, result.lines()
+    assert (Fault.READ_WRITTEN, "double") in {(one.kind, one.codelet) for one in result.findings}, result.lines()
 
 
 def test_implementations_that_differ(program: str) -> None:
     (finding,) = probe([program, "second_implementation_differs"], runs=1).findings
-    assert (finding.kind, finding.codelet) == (FaultKind.OUTPUT_DIFFERS, "double")
+    assert (finding.kind, finding.codelet) == (Fault.OUTPUT_DIFFERS, "double")
     assert "equal: it ran by its codelet's implementation " in finding.sentence
 
 
@@ -71,7 +71,7 @@ def test_tasks_that_tasks_submit_are_numbered_by_these(program: str, name: str, 
 def test_submitters_without_an_order_between_them(program: str) -> None:
     """They share handles, so that a task has other contents in each schedule."""
     (finding,) = probe([program, "submitters_share"], runs=3).findings
-    assert finding.kind is FaultKind.OTHER_TASKS
+    assert finding.kind is Fault.OTHER_TASKS
     assert finding.sentence.endswith(
         "the tasks or their order depend on the schedule, so tasks can't be compared one by one"
     )
@@ -81,7 +81,7 @@ def test_an_undeclared_write_of_a_task_that_a_callback_submits(program: str) -> 
     result = probe([program, "chains_lie"], runs=1)
     found = {finding.kind: finding for finding in result.findings}
     assert {finding.codelet for finding in result.findings} == {"step"}, result.lines()
-    assert "step (task 1)" in found[FaultKind.CHANGED_BETWEEN].suspects
+    assert "step (task 1)" in found[Fault.CHANGED_BETWEEN].suspects
 
 
 def test_a_task_that_goes_on_after_a_wait_is_the_same(compiled: Compile, starpu_prefix: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from starpullm.checks.result import Outcome
 from starpullm.errors import InvalidArgumentError
 from starpullm.probe.diagnose_missing_log import launcher_of, program_of
-from starpullm.probe.findings import FaultKind
+from starpullm.probe.findings import Fault
 from starpullm.probe.program import without_random_addresses
 
 from .conftest import Compile, probe
@@ -152,7 +152,7 @@ def test_the_users_variables_take_no_worker_away(program: str, monkeypatch: pyte
     result = probe([program, "plain"], runs=1)
     assert (result.outcome, result.num_workers) == (Outcome.PASSED, 4), result.lines()
     assert result.surroundings == ("StarPU: Warning: the current CPU binding set contains only one CPU.",)
-    assert not any(note.kind is FaultKind.NEVER_CHANGED for note in result.notes)
+    assert not any(note.kind is Fault.NEVER_CHANGED for note in result.notes)
 
 
 # ---- Workers, and whose StarPU ----

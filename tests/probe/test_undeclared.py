@@ -8,7 +8,7 @@ import pytest
 
 from starpullm.checks.result import Outcome
 from starpullm.probe import ProbeResult, judge
-from starpullm.probe.findings import FaultKind
+from starpullm.probe.findings import Fault
 from starpullm.probe.probe_schedules import WATCHED
 from starpullm.probe.recorded import record
 
@@ -31,7 +31,7 @@ def test_no_false_alarm(compiled: Compile, name: str) -> None:
     assert result.outcome is Outcome.PASSED, result.lines()
     assert 0.8 * result.watched.of_bytes < result.watched.bytes <= result.watched.of_bytes
     assert result.watched.tasks == result.watched.of_tasks > 0
-    assert not any(note.kind is FaultKind.NOT_CHECKED for note in result.notes), result.lines()
+    assert not any(note.kind is Fault.NOT_CHECKED for note in result.notes), result.lines()
 
 
 def test_tiles_of_a_matrix(compiled: Compile) -> None:
@@ -57,49 +57,49 @@ def test_a_run_that_takes_longer_because_it_is_watched(compiled: Compile, monkey
     [
         (
             "reads",
-            FaultKind.UNDECLARED_READ,
+            Fault.UNDECLARED_READ,
             "read_other (task 16) reads element 1000 of handle 2 (2000 elements of 8 bytes), which it doesn't declare, "
             "in read_other (undeclared.c:{})",
             "line of the read",
         ),
         (
             "writes",
-            FaultKind.UNDECLARED_WRITE,
+            Fault.UNDECLARED_WRITE,
             "write_other (task 16) writes element 1001 of handle 2 (2000 elements of 8 bytes), which it doesn't "
             "declare, in write_other (undeclared.c:{})",
             "line of the write",
         ),
         (
             "reads_tile",
-            FaultKind.UNDECLARED_READ,
+            Fault.UNDECLARED_READ,
             "read_tile (task 4) reads element 11264 (0, 44) of handle 3 (256×256 elements of 8 bytes), which it "
             "doesn't declare, in read_tile (undeclared.c:{})",
             "line of the tile",
         ),
-        ("copies", FaultKind.UNDECLARED_READ, "in copy_other (undeclared.c:{})", "line of the copy"),
+        ("copies", Fault.UNDECLARED_READ, "in copy_other (undeclared.c:{})", "line of the copy"),
         (
             "writes_back",
-            FaultKind.READ_WRITTEN,
+            Fault.READ_WRITTEN,
             "write_back (task 4) writes element 999 of handle 1 (2000 elements of 8 bytes), which it declares to read "
             "only, in write_back (undeclared.c:{})",
             "line of the update",
         ),
         (
             "temporaries",
-            FaultKind.UNDECLARED_READ,
+            Fault.UNDECLARED_READ,
             "read_kept (task 1) reads element 0 of handle 0 (8 bytes), which it doesn't declare, "
             "in read_kept (undeclared.c:{})",
             "line of the kept address",
         ),
         (
             "has_a_handler",
-            FaultKind.UNDECLARED_READ,
+            Fault.UNDECLARED_READ,
             "in touch_own_page (undeclared.c:{})",
             "line of the read behind the program's handler",
         ),
     ],
 )
-def test_the_access_is_named(compiled: Compile, name: str, kind: FaultKind, words: str, line: str) -> None:
+def test_the_access_is_named(compiled: Compile, name: str, kind: Fault, words: str, line: str) -> None:
     result = probe(compiled, name)
     named = [finding for finding in result.findings if finding.schedule == "reference schedule, watched"]
     assert [finding.kind for finding in named] == [kind], result.lines()
@@ -123,6 +123,6 @@ def test_a_crash_ends_the_watched_run(compiled: Compile, tmp_path: Path) -> None
 def test_a_system_call_that_fails_is_no_verdict(compiled: Compile) -> None:
     """The program ends with another status, only because its data are protected."""
     result = probe(compiled, "calls_the_system")
-    assert not any(finding.kind is FaultKind.ENDING for finding in result.findings)
-    (note,) = (note for note in result.notes if note.kind is FaultKind.NOT_CHECKED)
+    assert not any(finding.kind is Fault.ENDING for finding in result.findings)
+    (note,) = (note for note in result.notes if note.kind is Fault.NOT_CHECKED)
     assert "the program ended with exit status 4, perhaps because a system call" in note.sentence

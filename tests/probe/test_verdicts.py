@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from starpullm.checks.result import Outcome
 from starpullm.commands.main import main
 from starpullm.errors import InvalidArgumentError
-from starpullm.probe.findings import FaultKind
+from starpullm.probe.findings import Fault
 from starpullm.probe.probe_schedules import PROMPT
 
 from .conftest import Compile, probe
@@ -36,18 +36,18 @@ def test_no_false_alarm(verdicts: Path, name: str, runs: int, noted: str) -> Non
     result = probe([str(verdicts), name], runs=runs)
     assert result.outcome is Outcome.PASSED, result.lines()
     assert result.compared > 0
-    left = [note.codelet for note in result.notes if note.kind is FaultKind.LEFT_UNWRITTEN]
+    left = [note.codelet for note in result.notes if note.kind is Fault.LEFT_UNWRITTEN]
     assert left == ([noted] if noted else []), result.lines()
 
 
 @pytest.mark.parametrize(
     ("name", "runs", "kind", "codelet", "words"),
     [
-        ("updates_what_it_writes", 1, FaultKind.WRITTEN_READ, "update_half", ""),
+        ("updates_what_it_writes", 1, Fault.WRITTEN_READ, "update_half", ""),
         (
             "leavings_are_used",
             1,
-            FaultKind.PARTLY_WRITTEN,
+            Fault.PARTLY_WRITTEN,
             "fill_half",
             "fill_half (task 6) declares to write handle 0 (64 elements of 8 bytes), and left 256 of its 512 bytes as "
             "they were; sum (task 8) uses that",
@@ -55,25 +55,19 @@ def test_no_false_alarm(verdicts: Path, name: str, runs: int, noted: str) -> Non
         (
             "leavings_are_handed_on",
             1,
-            FaultKind.PARTLY_WRITTEN,
+            Fault.PARTLY_WRITTEN,
             "fill_half",
             "fill_half (task 7) declares to write handle 1 ",
         ),
-        (
-            "reduces_what_it_writes",
-            1,
-            FaultKind.WRITTEN_READ,
-            "add_sum",
-            "add_sum (task 8) declares to write handle 2 ",
-        ),
-        ("what_the_application_wrote_is_left", 1, FaultKind.NOT_WRITTEN, "touch", ""),
-        ("temporaries", 1, FaultKind.PARTLY_WRITTEN, "fill_half", ""),
-        ("undeclared_beside_a_sum", 3, FaultKind.OUTPUT_DIFFERS, "read_neighbour", ""),
-        ("scratch_that_lasts", 1, FaultKind.SCRATCH_READ, "share_scratch", " as scratch memory; "),
-        ("written_without_waiting", 1, FaultKind.INPUT_FROM_OUTSIDE, "smooth", "smooth (task 1) found "),
+        ("reduces_what_it_writes", 1, Fault.WRITTEN_READ, "add_sum", "add_sum (task 8) declares to write handle 2 "),
+        ("what_the_application_wrote_is_left", 1, Fault.NOT_WRITTEN, "touch", ""),
+        ("temporaries", 1, Fault.PARTLY_WRITTEN, "fill_half", ""),
+        ("undeclared_beside_a_sum", 3, Fault.OUTPUT_DIFFERS, "read_neighbour", ""),
+        ("scratch_that_lasts", 1, Fault.SCRATCH_READ, "share_scratch", " as scratch memory; "),
+        ("written_without_waiting", 1, Fault.INPUT_FROM_OUTSIDE, "smooth", "smooth (task 1) found "),
     ],
 )
-def test_no_wrong_same(verdicts: Path, name: str, runs: int, kind: FaultKind, codelet: str, words: str) -> None:
+def test_no_wrong_same(verdicts: Path, name: str, runs: int, kind: Fault, codelet: str, words: str) -> None:
     result = probe([str(verdicts), name], runs=runs)
     assert result.outcome is Outcome.FAILED, result.lines()
     assert [(finding.kind, finding.codelet) for finding in result.findings] == [(kind, codelet)]
@@ -85,7 +79,7 @@ def test_what_the_application_reads_without_waiting(verdicts: Path) -> None:
     """What it submits depends on that."""
     result = probe([str(verdicts), "read_without_waiting"], runs=1)
     assert result.outcome is Outcome.NOT_COMPARABLE, result.lines()
-    assert [(one.kind, one.schedule) for one in result.findings] == [(FaultKind.OTHER_TASKS, PROMPT.name)]
+    assert [(one.kind, one.schedule) for one in result.findings] == [(Fault.OTHER_TASKS, PROMPT.name)]
 
 
 def test_what_is_intended_is_no_fault(verdicts: Path, tmp_path: Path) -> None:
@@ -108,7 +102,7 @@ def test_what_is_intended_is_no_fault(verdicts: Path, tmp_path: Path) -> None:
 
 def test_what_the_application_reads_at_the_end_is_bounded(verdicts: Path) -> None:
     result = probe([str(verdicts), "sum_that_the_application_reads"], runs=3, tolerance="8ulp")
-    assert [finding.kind for finding in result.findings] == [FaultKind.BEYOND_TOLERANCE], result.lines()
+    assert [finding.kind for finding in result.findings] == [Fault.BEYOND_TOLERANCE], result.lines()
     assert "the application at the end found" in result.findings[0].sentence
 
 
@@ -121,11 +115,11 @@ def test_codelets_without_names_are_told_apart(verdicts: Path) -> None:
 def test_disturbed_schedules_run_also_if_poison_makes_the_program_fail(verdicts: Path) -> None:
     result = probe([str(verdicts), "fails_with_poison"], runs=3)
     kinds = [(finding.kind, finding.codelet) for finding in result.findings]
-    assert (FaultKind.POISONED_ENDING, "") in kinds
-    assert (FaultKind.WRITTEN_READ, "update_half") in kinds
-    assert (FaultKind.OUTPUT_DIFFERS, "read_neighbour") in kinds
+    assert (Fault.POISONED_ENDING, "") in kinds
+    assert (Fault.WRITTEN_READ, "update_half") in kinds
+    assert (Fault.OUTPUT_DIFFERS, "read_neighbour") in kinds
     without = probe([str(verdicts), "fails_with_poison"], runs=3, poison=False)
-    assert [finding.kind for finding in without.findings] == [FaultKind.OUTPUT_DIFFERS]
+    assert [finding.kind for finding in without.findings] == [Fault.OUTPUT_DIFFERS]
     assert without.runs == result.runs - 1
 
 

@@ -331,11 +331,7 @@ def test_ratios_within_noise_or_of_few_rounds_are_not_printed(monkeypatch: pytes
     lines: list[str] = []
     variants = (speed("strict", True), speed("blas", True), speed("torch eager", False), speed("library", None))
     monkeypatch.setattr(OUT, "print", lines.append)
-    comparison = SpeedComparison(
-        configuration=workload(),
-        variants=variants,
-        loss_difference=0.0,
-    )
+    comparison = SpeedComparison(configuration=workload(), variants=variants, loss_difference=0.0)
     bench.print_comparison(comparison)
     assert [" ".join(line.split()[4:]) for line in lines[2:4]] == ["", "within noise 0.90 1.20"]
     assert lines[4].split()[5:7] == ["1.10", "x"]

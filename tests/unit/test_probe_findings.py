@@ -11,7 +11,7 @@ from starpullm.errors import FormatError
 from starpullm.files import probe_log
 from starpullm.probe.compare import compare, compare_ranks
 from starpullm.probe.elements import parse_tolerance
-from starpullm.probe.findings import FaultKind, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding
 from starpullm.probe.order import broken_order
 from starpullm.probe.places import with_places
 from starpullm.probe.probe_result import verdict
@@ -38,7 +38,7 @@ def test_a_task_that_leaves_something_else_is_named_and_those_after_it_are_not(t
     two = flow(tmp_path / "b", FILL, add, replace(READ, before={0: 7}, after={0: 7, 1: 10}))
     result = compare(one, two, "seed 1")
     assert [(finding.kind, finding.task, finding.handle) for finding in result.findings] == [
-        (FaultKind.OUTPUT_DIFFERS, 1, 0)
+        (Fault.OUTPUT_DIFFERS, 1, 0)
     ]
     assert (result.different, result.tolerated) == (2, 0)
 
@@ -47,7 +47,7 @@ def test_an_input_that_nobody_declares_to_have_changed(tmp_path: Path) -> None:
     one = flow(tmp_path / "a", FILL, READ)
     two = flow(tmp_path / "b", FILL, replace(READ, before={0: 8}, after={0: 8, 1: 10}))
     (finding,) = compare(one, two, "seed 1").findings
-    assert (finding.kind, finding.task) == (FaultKind.INPUT_CHANGED, 1)
+    assert (finding.kind, finding.task) == (Fault.INPUT_CHANGED, 1)
 
 
 def test_the_application_may_change_what_no_task_waits_for(tmp_path: Path) -> None:
@@ -55,14 +55,14 @@ def test_the_application_may_change_what_no_task_waits_for(tmp_path: Path) -> No
     one = flow(tmp_path / "a", FILL, READ)
     two = flow(tmp_path / "b", FILL, replace(READ, times=(21, 50, 60), before={0: 8}))
     (finding,) = compare(one, two, "seed 1").findings
-    assert finding.kind is FaultKind.INPUT_FROM_OUTSIDE
+    assert finding.kind is Fault.INPUT_FROM_OUTSIDE
 
 
 def test_other_tasks_are_not_compared(tmp_path: Path) -> None:
     one = flow(tmp_path / "a", FILL, ADD)
     for name, tasks in (("b", (FILL, READ)), ("c", (FILL,)), ("d", (FILL, replace(ADD, modes={0: R})))):
         result = compare(one, flow(tmp_path / name, *tasks), "seed 1")
-        assert [finding.kind for finding in result.findings] == [FaultKind.OTHER_TASKS]
+        assert [finding.kind for finding in result.findings] == [Fault.OTHER_TASKS]
         assert result.outputs == 0
 
 
@@ -91,14 +91,14 @@ def test_a_fault_is_not_hidden_by_a_free_order(tmp_path: Path) -> None:
     one = flow(tmp_path / "a", redux, FILL, ADD)
     two = flow(tmp_path / "b", redux, FILL, replace(ADD, after={0: 7}))
     result = compare(one, two, "seed 1")
-    assert [(finding.kind, finding.codelet) for finding in result.findings] == [(FaultKind.OUTPUT_DIFFERS, "add")]
+    assert [(finding.kind, finding.codelet) for finding in result.findings] == [(Fault.OUTPUT_DIFFERS, "add")]
     assert result.tolerated == 0
 
 
 def test_a_read_that_writes(tmp_path: Path) -> None:
     wrong = flow(tmp_path / "a", FILL, replace(READ, before={0: 5}, after={0: 6, 1: 9}))
     (finding,) = written_though_read("reference schedule", wrong)
-    assert (finding.kind, finding.task, finding.handle) == (FaultKind.READ_WRITTEN, 1, 0)
+    assert (finding.kind, finding.task, finding.handle) == (Fault.READ_WRITTEN, 1, 0)
     right = flow(tmp_path / "b", FILL, replace(READ, before={0: 5}, after={0: 5, 1: 9}))
     assert list(written_though_read("reference schedule", right)) == []
 
@@ -107,7 +107,7 @@ def test_a_change_between_two_tasks(tmp_path: Path) -> None:
     other = Task("other", {1: W}, (2, 22, 28), after={1: 1})
     changed = Task("read", {0: R}, (3, 50, 60), before={0: 6})
     (finding,) = changed_between("reference schedule", flow(tmp_path / "a", FILL, other, changed))
-    assert (finding.kind, finding.task, finding.suspects) == (FaultKind.CHANGED_BETWEEN, 2, ("other (task 1)",))
+    assert (finding.kind, finding.task, finding.suspects) == (Fault.CHANGED_BETWEEN, 2, ("other (task 1)",))
     late = replace(changed, times=(21, 50, 60))
     assert list(changed_between("reference schedule", flow(tmp_path / "b", FILL, other, late))) == []
     acquired = Task("", {}, (2, 0, 0), flags=probe_log.ACQUIRE | probe_log.NO_CODELET)
@@ -117,7 +117,7 @@ def test_a_change_between_two_tasks(tmp_path: Path) -> None:
 def test_updates_that_change_nothing(tmp_path: Path) -> None:
     still = replace(ADD, after={0: 5})
     (note,) = never_changed([flow(tmp_path / "a", FILL, still)])
-    assert (note.kind, note.codelet) == (FaultKind.NEVER_CHANGED, "add")
+    assert (note.kind, note.codelet) == (Fault.NEVER_CHANGED, "add")
     flows = [flow(tmp_path / "b", FILL, still, replace(ADD, times=(4, 50, 60))), flow(tmp_path / "c", FILL, still)]
     assert list(never_changed(flows)) == []
 
@@ -136,19 +136,19 @@ def test_other_arguments_explain_a_difference_only_if_they_mean_something(tmp_pa
     one = flow(tmp_path / "a", FILL, replace(ADD, arguments=1))
     two = flow(tmp_path / "b", FILL, replace(ADD, arguments=2, after={0: 7}))
     (finding,) = compare(one, two, "seed 1").findings
-    assert (finding.kind, finding.task) == (FaultKind.INPUT_FROM_OUTSIDE, 1)
+    assert (finding.kind, finding.task) == (Fault.INPUT_FROM_OUTSIDE, 1)
     unsteady = compare(one, flow(tmp_path / "c", FILL, replace(ADD, arguments=3)), "again").other_arguments
     assert unsteady is not None
     assert unsteady.tolist() == [False, True]
     (finding,) = compare_ranks({0: one}, {0: two}, "seed 1", {0: unsteady})[0].findings
-    assert (finding.kind, finding.task) == (FaultKind.OUTPUT_DIFFERS, 1)
+    assert (finding.kind, finding.task) == (Fault.OUTPUT_DIFFERS, 1)
 
 
 def test_an_input_that_cannot_be_read_hides_no_difference(tmp_path: Path) -> None:
     read = replace(READ, before={}, after={1: 9})
     one, two = flow(tmp_path / "a", read), flow(tmp_path / "b", replace(read, after={1: 10}))
     (finding,) = compare(one, two, "seed 1").findings
-    assert finding.kind is FaultKind.INPUT_FROM_OUTSIDE
+    assert finding.kind is Fault.INPUT_FROM_OUTSIDE
     assert "one of its inputs can't be read" in finding.sentence
 
 
@@ -161,11 +161,11 @@ def test_what_another_rank_has_sent_is_its_own_fault(tmp_path: Path) -> None:
     one = {0: flow(tmp_path / "a0", FILL, ADD), 1: flow(tmp_path / "a1", RECEIVE)}
     two = {0: flow(tmp_path / "b0", FILL, replace(ADD, after={0: 7})), 1: flow(tmp_path / "b1", received)}
     results = compare_ranks(one, two, "seed 1")
-    assert [finding.kind for finding in results[0].findings] == [FaultKind.OUTPUT_DIFFERS]
+    assert [finding.kind for finding in results[0].findings] == [Fault.OUTPUT_DIFFERS]
     assert results[1].findings == ()
     assert (results[1].different, results[1].tolerated) == (1, 0)
     two[0] = flow(tmp_path / "c0", FILL, ADD)
-    assert [finding.kind for finding in compare_ranks(one, two, "seed 1")[1].findings] == [FaultKind.INPUT_FROM_OUTSIDE]
+    assert [finding.kind for finding in compare_ranks(one, two, "seed 1")[1].findings] == [Fault.INPUT_FROM_OUTSIDE]
 
 
 def test_a_free_order_is_tolerated_on_the_ranks_that_receive_its_result(tmp_path: Path) -> None:
@@ -188,24 +188,24 @@ def test_a_tolerance_bounds_what_a_free_order_may_change(tmp_path: Path) -> None
     tolerance = parse_tolerance("4ulp", "double")
     assert tolerance is not None
     (finding,) = beyond_tolerance(tolerance, one, two, result, "seed 1")
-    assert (finding.kind, finding.task, finding.element) == (FaultKind.BEYOND_TOLERANCE, 2, 0)
+    assert (finding.kind, finding.task, finding.element) == (Fault.BEYOND_TOLERANCE, 2, 0)
     assert (finding.expected, finding.found) == ("3.0", "3.5")
     relative = parse_tolerance("0.2", "double")
     assert relative is not None
     assert list(beyond_tolerance(relative, one, two, result, "seed 1")) == []
     unrecorded = flow(tmp_path / "c", FILL, add, replace(READ, before={0: 7}, after={0: 7, 1: 10}))
     kinds = [finding.kind for finding in beyond_tolerance(relative, one, unrecorded, result, "seed 1")]
-    assert kinds == [FaultKind.NOT_BOUNDED, FaultKind.NOT_BOUNDED]
+    assert kinds == [Fault.NOT_BOUNDED, Fault.NOT_BOUNDED]
 
 
 def test_an_order_that_is_not_checked_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("starpullm.probe.order._MOST_TASKS", 1)
     (note,) = broken_order("seed 1", flow(tmp_path / "a", FILL, ADD))
-    assert (note.kind, note.kind.is_note) == (FaultKind.NOT_CHECKED, True)
+    assert (note.kind, note.kind.is_note) == (Fault.NOT_CHECKED, True)
     assert note.sentence.endswith("there are 2 tasks, and it is looked at up to 1")
     monkeypatch.undo()
     (note,) = broken_order("seed 1", flow(tmp_path / "b", FILL, replace(ADD, modes={0: 0})))
-    assert (note.kind, "found mode 0" in note.sentence) == (FaultKind.NOT_CHECKED, True)
+    assert (note.kind, "found mode 0" in note.sentence) == (Fault.NOT_CHECKED, True)
 
 
 def test_a_group_that_commutes_runs_in_any_order(tmp_path: Path) -> None:
@@ -225,28 +225,28 @@ def test_a_group_that_commutes_runs_in_any_order(tmp_path: Path) -> None:
     ("findings", "sentence"),
     [
         (
-            [ProgramFinding(FaultKind.ENDING, "seed 1", "the program was ended by SIGSEGV")],
+            [ProgramFinding(Fault.ENDING, "seed 1", "the program was ended by SIGSEGV")],
             "failed: the program was ended by SIG",
         ),
-        ([ProgramFinding(FaultKind.NOT_DETERMINISTIC, "again", "")], "not comparable: results change from run to run"),
-        ([ProgramFinding(FaultKind.OTHER_TASKS, "seed 1", "")], "not comparable: the program submits other tasks"),
+        ([ProgramFinding(Fault.NOT_DETERMINISTIC, "again", "")], "not comparable: results change from run to run"),
+        ([ProgramFinding(Fault.OTHER_TASKS, "seed 1", "")], "not comparable: the program submits other tasks"),
         (
-            [ProgramFinding(FaultKind.READ_WRITTEN, "reference", "", codelet="add")],
+            [ProgramFinding(Fault.READ_WRITTEN, "reference", "", codelet="add")],
             "differs: tasks of 1 codelet do something else",
         ),
         (
-            [ProgramFinding(FaultKind.OTHER_TASKS, "reference schedule, again", "")],
+            [ProgramFinding(Fault.OTHER_TASKS, "reference schedule, again", "")],
             "not comparable: the program submits other tasks from run to run in one and the same schedule",
         ),
         (
             [
-                ProgramFinding(FaultKind.CHANGING_INPUT, "again", ""),
-                ProgramFinding(FaultKind.READ_WRITTEN, "reference", "", codelet="add"),
+                ProgramFinding(Fault.CHANGING_INPUT, "again", ""),
+                ProgramFinding(Fault.READ_WRITTEN, "reference", "", codelet="add"),
             ],
             "differs: tasks of 1 codelet do something else than they declare; results change from run to run",
         ),
         (
-            [ProgramFinding(FaultKind.OUTPUT_DIFFERS, "seed 1", "")] * 2,
+            [ProgramFinding(Fault.OUTPUT_DIFFERS, "seed 1", "")] * 2,
             "differs: results depend on the schedule (2 findings)",
         ),
     ],
@@ -264,7 +264,7 @@ def test_an_undeclared_access(tmp_path: Path) -> None:
     lines = ["1\t1\t0\tr\t0", "1\t1\t0\tr\t0", "1\t1\t0\tw\t0", "2\t0\t0\tw\t1"]
     (tmp_path / "a" / "undeclared").write_text("".join(f"{line}{FRAMES}\n" for line in lines))
     found = list(undeclared_accesses("watched", one))
-    kinds = [FaultKind.UNDECLARED_READ, FaultKind.UNDECLARED_WRITE, FaultKind.READ_WRITTEN]
+    kinds = [Fault.UNDECLARED_READ, Fault.UNDECLARED_WRITE, Fault.READ_WRITTEN]
     assert [(finding.kind, finding.task, finding.handle) for finding in found] == [
         (kinds[0], 1, 1),
         (kinds[1], 1, 1),
@@ -290,7 +290,7 @@ def test_the_place_of_a_submission(tmp_path: Path) -> None:
         "\t0x1004\t0x1000\t\t/no/libstarpu-1.4.so.1\t0x2009\t0x2000\tinsert\t/no/libtiles.so\t0x3009\t0x3000\t\t/no/a"
     )
     (tmp_path / "a" / "stacks").write_text(f"1{frames}\n")
-    findings = [ProgramFinding(FaultKind.OUTPUT_DIFFERS, "seed 1", "", 1, codelet, 0) for codelet in ("add", "other")]
+    findings = [ProgramFinding(Fault.OUTPUT_DIFFERS, "seed 1", "", 1, codelet, 0) for codelet in ("add", "other")]
     places = [finding.places for finding in with_places(findings, {-1: one})]
     assert places == ["submitted in insert (libtiles.so+0x8); handle 0 is its access 0", ""]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from starpullm.errors import FileError, FormatError
-from starpullm.probe.findings import FaultKind, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding
 from starpullm.probe.intended import Intended, read_intended, split_intended
 
 ENTRY = '[[intended]]\nfinding = "undeclared read"\ncodelet = "{}"\nreason = "the border is constant"\n'
@@ -18,10 +18,10 @@ def test_findings_are_split(tmp_path: Path) -> None:
     path = tmp_path / "intended.toml"
     path.write_text(ENTRY.format("a") + ENTRY.format("b"))
     read, result = (
-        ProgramFinding(FaultKind.UNDECLARED_READ, "all", "reads", codelet="a"),
-        ProgramFinding(FaultKind.OUTPUT_DIFFERS, "1", "differs"),
+        ProgramFinding(Fault.UNDECLARED_READ, "all", "reads", codelet="a"),
+        ProgramFinding(Fault.OUTPUT_DIFFERS, "1", "differs"),
     )
-    others = [result, ProgramFinding(FaultKind.UNDECLARED_READ, "all", "reads", codelet="c")]
+    others = [result, ProgramFinding(Fault.UNDECLARED_READ, "all", "reads", codelet="c")]
     entries = read_intended(path)
     assert entries[0] == Intended("undeclared read", "a", "the border is constant")
     left, excused, unused = split_intended([read, *others], entries)

@@ -29,11 +29,9 @@ def wrong_workers(change: Change) -> list[str]:
     trace.tasks["worker"] = [0, 1] * 3
     trace.tasks["submit_ns"] = trace.tasks["start_ns"]
     change(trace)
-    expectations = Expectations()
-    check_workers(expectations, runtime(partition=TWO), trace)
-    endings = [
-        (found.sentence.partition(":")[0], found.sentence.rpartition("found ")[2]) for found in expectations.wrong
-    ]
+    expect = Expectations()
+    check_workers(expect, runtime(partition=TWO), trace)
+    endings = [(found.sentence.partition(":")[0], found.sentence.rpartition("found ")[2]) for found in expect.wrong]
     return [f"{what}: {found}" for what, found in endings]
 
 

@@ -13,7 +13,7 @@ from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.check_context import CheckContext
 from starpullm.checks.result import MAX_LISTED, Finding, Result
 from starpullm.checks.training import trace_steps, traced_trainer
-from starpullm.graph.required_order import TaskFlow, edge_text, graph_of, task_flow
+from starpullm.graph.required_order import AccessLists, edge_text, graph_of, task_flow
 from starpullm.graph.task_graph import TaskGraph
 from starpullm.trace import AccessMode, Trace
 
@@ -86,7 +86,7 @@ def typical_durations(trace: Trace) -> NDArray[np.int64]:
     return durations
 
 
-def _without_reuse(flow: TaskFlow, steps: Sequence[int]) -> TaskGraph:
+def _without_reuse(flow: AccessLists, steps: Sequence[int]) -> TaskGraph:
     """Return the order of the flow with fresh handles; the handles of its edges aren't those of the trace."""
     fresh = 0
     current: dict[int, int] = {}  # for each handle the one that stands for it

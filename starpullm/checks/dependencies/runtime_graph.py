@@ -14,7 +14,7 @@ from starpullm.checks.observer import Observer
 from starpullm.checks.result import MAX_LISTED, Finding, Result
 from starpullm.checks.training import STEPS, local_batch, traced_trainer
 from starpullm.errors import InvalidArgumentError
-from starpullm.graph.required_order import TaskFlow, edge_text, graph_of, task_flow
+from starpullm.graph.required_order import AccessLists, edge_text, graph_of, task_flow
 from starpullm.graph.task_graph import Edge, TaskGraph
 from starpullm.trace import AccessMode, Trace
 
@@ -110,7 +110,7 @@ def _plain_graph(num_tasks: int, pairs: Sequence[tuple[int, int]]) -> TaskGraph:
     return TaskGraph(first, table[:, 0], np.full(len(table), -1), np.zeros(len(table), np.int8))
 
 
-def _superfluous(trace: Trace, flow: TaskFlow, before: int, after: int) -> str:
+def _superfluous(trace: Trace, flow: AccessLists, before: int, after: int) -> str:
     """Return the tasks of an edge that nothing requires, and the handles of both with their modes."""
     earlier, later = dict(flow[before]), dict(flow[after])
     common = ", ".join(
