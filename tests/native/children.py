@@ -303,9 +303,7 @@ class _Forks:
                 self._child.start().result()
             try:
                 reply = self._child.ask(request, timeout)
-            except (
-                BaseException
-            ):  # as by Ctrl-C, or by the time limit of a test: the next command must not get this reply
+            except BaseException:  # as by Ctrl-C: the next command must not get this reply
                 self._child.kill()
                 self._child = None
                 raise
