@@ -19,7 +19,7 @@ CHECKOUT = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of tests/mutation and tests/native: pytest takes them from this file only; and a short name."""
+    """Options of evaluation/mutation and tests/native: pytest takes them from this file only; and a short name."""
     parser.addoption(
         "--benchmark", dest="starpullm_benchmark", action="store_true", default=None, help="as --starpullm-benchmark"
     )
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--mutation-patches",
         metavar="DIR",
-        help="try every patch in this directory, instead of those in tests/mutation/defects; see docs/contributing.md",
+        help="try every patch in this directory, instead of those in evaluation/mutation; see docs/contributing.md",
     )
     group.addoption(
         "--mutation-repetitions",
@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers of tests/mutation and tests/cluster, and refuse a package that has no library.
+    """Register the markers of evaluation/mutation and tests/cluster, and refuse a package that has no library.
 
     ``python -m pytest`` makes Python look for modules in the current folder first. There it finds the checkout's
     package, which has no library. Whoever names the checkout in PYTHONPATH has chosen it.

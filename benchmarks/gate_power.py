@@ -53,7 +53,7 @@ def build_slowed(operation: str, fraction: float, directory: Path) -> Path:
     name = f"{operation}-{fraction:g}"
     patch, library = directory / f"{name}.patch", directory / f"{name}.so"
     patch.write_text(text, "utf-8")
-    command = [sys.executable, "-m", "tests.mutation.mutants", str(patch), "-o", str(library)]
+    command = [sys.executable, "-m", "evaluation.mutation.mutants", str(patch), "-o", str(library)]
     subprocess.run(command, cwd=CHECKOUT, stdout=sys.stderr, check=True)
     return library
 

@@ -23,7 +23,7 @@ RECORD = DOCS / "pictures.json"
 
 _TEMPLATES = Path(folder.__file__).parent / "templates"
 _BIN = Path(sys.executable).parent
-_DEFECT = "tests/mutation/defects/write_as_read_attention_forward.patch"
+_DEFECT = "evaluation/mutation/defects/write_as_read_attention_forward.patch"
 _CHECKS = "accesses or parity- or observed_order or gradient_bounds"
 _FIRST_SCREEN = "main, footer, nav { display: none }"
 _TIMELINE = """header, footer, main > section:not(#workers), #workers > *:not(figure),
@@ -68,7 +68,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         library = directory / "libstarpullm.so"
-        _run(sys.executable, "-m", "tests.mutation.mutants", _DEFECT, "-o", library)
+        _run(sys.executable, "-m", "evaluation.mutation.mutants", _DEFECT, "-o", library)
         options = f"--starpullm-library {library} --starpullm-partition 2x1 --starpullm-records tiny".split()
         report = f"--starpullm-report {directory}/failed".split()
         _run(_BIN / "pytest", "--pyargs", "starpullm.suite", "-q", "-k", _CHECKS, *options, *report, may_fail=True)

@@ -1,6 +1,6 @@
 """Tests of the comparison of kernels: every way to be wrong is found, by functions in Python that stand for a level's.
 
-That the library's own kernels pass is shown by the suite, and that it finds wrong ones by tests/mutation.
+That the library's own kernels pass is shown by the suite, and that it finds wrong ones by evaluation/mutation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds StarPU's own examples, those with MPI too, from the source package that ci/starpu.sh fetches, into
-# .cache/starpu-examples. They are no part of the product: tests.probe.examples runs the probe over them. Interrupted, it
+# .cache/starpu-examples. They are no part of the product: evaluation.probe.examples runs the probe over them. Interrupted, it
 # goes on where it was.
 set -euo pipefail
 

@@ -1,6 +1,6 @@
 """Writes patches anew that no longer apply to the present sources; headers are kept.
 
-Run by hand in the root of the checkout: ``python -m tests.mutation.renew``; docs/contributing.md describes it.
+Run by hand in the root of the checkout: ``python -m evaluation.mutation.renew``; docs/contributing.md describes it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def write(patch: Patch, directory: Path) -> None:
 
 def _main() -> None:
     parser = argparse.ArgumentParser(description="Write patches anew that no longer apply; their headers are kept.")
-    parser.add_argument("patches", nargs="*", type=Path, help="patch files; default: all of tests/mutation")
+    parser.add_argument("patches", nargs="*", type=Path, help="patch files; default: all of evaluation/mutation")
     parser.add_argument("--moved", action="append", default=[], metavar="OLD=NEW", help="a file's old and new path")
     parser.add_argument("--from", dest="directory", type=Path, help="take the patch from a directory edited by hand")
     options = parser.parse_args()

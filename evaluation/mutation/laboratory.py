@@ -37,8 +37,7 @@ from starpullm.speed.interleaved_rounds import interleaved_rounds, with_control
 from starpullm.speed.variant import Variant
 from starpullm.speed.workload import Workload
 
-from ..native.limits.scarcity import scarce_kernels
-from ..ranks.test_shares import shares_of_ranks
+from ..from_tests import scarce_kernels, shares_of_ranks
 from .generated.stages import Stage, Workplace
 from .mutants import Builder
 from .patches import Patch

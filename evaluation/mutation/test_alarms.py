@@ -14,7 +14,7 @@ import pytest
 
 from starpullm.binding.library import find_library
 
-from ..pytest_children import UNUSED, load_plugin
+from ..from_tests import UNUSED, load_plugin
 from .laboratory import CHECKS, FOUND, REPEATED, SECONDS, Catch, Laboratory
 from .mutants import Builder
 

@@ -1,8 +1,9 @@
 """Lies: one access mode changed in StarPU's own examples, and whether the probe finds it.
 
-``python -m tests.probe.lies`` after ``python -m tests.probe.examples``; a part of a name chooses some of them. Only
-codelets that run are changed, in programs that are *same*. Each program is compiled from a copy of its sources, against
-the installed StarPU; the lie is one change in the copy, kept as a patch in .cache/starpu-examples/lies.
+``python -m evaluation.probe.lies`` after ``python -m evaluation.probe.examples``; a part of a name chooses some of
+them. Only codelets that run are changed, in programs that are *same*. Each program is compiled from a copy of its
+sources, against the installed StarPU; the lie is one change in the copy, kept as a patch in
+.cache/starpu-examples/lies.
 """
 
 from __future__ import annotations

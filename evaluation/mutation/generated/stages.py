@@ -18,7 +18,7 @@ from starpullm.processes.endings import Completed, Job, JobEnding
 from starpullm.processes.job import run_job
 from starpullm.processes.mpirun import mpirun_here
 
-from ...pytest_children import UNUSED, load_plugin
+from ...from_tests import UNUSED, load_plugin
 from ..mutants import Builder
 from ..patches import CHECKOUT
 

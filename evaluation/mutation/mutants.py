@@ -1,6 +1,6 @@
 """Builds the native library with a patch: compiles what the patch changes, and links that with unchanged objects.
 
-Run by hand it builds one library: ``python -m tests.mutation.mutants PATCH -o libstarpullm.so``.
+Run by hand it builds one library: ``python -m evaluation.mutation.mutants PATCH -o libstarpullm.so``.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _run(command: Sequence[str], directory: Path) -> str:
 
 def _main() -> None:
     parser = argparse.ArgumentParser(description="Build the native library with a patch.")
-    parser.add_argument("patch", type=Path, help="a patch with a header, as in tests/mutation/defects")
+    parser.add_argument("patch", type=Path, help="a patch with a header, as in evaluation/mutation/defects")
     parser.add_argument("-o", "--output", type=Path, required=True, help="the library to write")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="starpullm-mutant-") as directory:

@@ -1,4 +1,4 @@
-"""StarPU's own examples, as tests/probe/build_examples.sh built them: names, command lines, and their sources."""
+"""StarPU's own examples, as evaluation/probe/build_examples.sh built them: names, command lines, and their sources."""
 
 from __future__ import annotations
 

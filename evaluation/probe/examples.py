@@ -1,8 +1,8 @@
 """Runs the probe over StarPU's own examples.
 
-``python -m tests.probe.examples`` after ``tests/probe/build_examples.sh``; a part of a name chooses some of them. Each
-program is probed several times, with other seeds each time. What is known is kept in a file after each time, so an
-interrupted call goes on where it was, and says at its end how many programs have which verdict.
+``python -m evaluation.probe.examples`` after ``evaluation/probe/build_examples.sh``; a part of a name chooses some of
+them. Each program is probed several times, with other seeds each time. What is known is kept in a file after each time,
+so an interrupted call goes on where it was, and says at its end how many programs have which verdict.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lies that tests.probe.lies tells: which places of a source change."""
+"""The lies that evaluation.probe.lies tells: which places of a source change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples mutants, runs the suite on them and writes a summary: ``python -m tests.mutation.generated``.
+"""Samples mutants, runs the suite on them and writes a summary: ``python -m evaluation.mutation.generated``.
 
 It can be interrupted at any time; ``--resume`` goes on.
 """
@@ -51,7 +51,7 @@ def describe_run(language: str, seed: int, builder: Builder) -> dict[str, str]:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutation.generated", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m evaluation.mutation.generated", description=__doc__)
     parser.add_argument("--language", choices=LANGUAGES, default="c", help="of the mutants; default c")
     parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
     parser.add_argument("--count", type=int, default=400, help="mutants of all folders together; default 400")
