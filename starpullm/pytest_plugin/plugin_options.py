@@ -382,14 +382,10 @@ class Options:
 
                 require_packages()
             name = "benchmark"
-            if self.benchmark:
-                from starpullm.speed.speed_verdict import scipy_stats
-
-                if not self._config.pluginmanager.hasplugin("benchmark"):
-                    raise MissingDependencyError(
-                        "expected pytest-benchmark, which isn't installed: pip install 'starpullm[bench]'"
-                    )
-                scipy_stats()
+            if self.benchmark and not self._config.pluginmanager.hasplugin("benchmark"):
+                raise MissingDependencyError(
+                    "expected pytest-benchmark, which isn't installed: pip install 'starpullm[bench]'"
+                )
         except MissingDependencyError as error:
             raise pytest.UsageError(f"{self.label(name)}: {error}") from error
 

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.speed.interleaved_rounds import interleaved_rounds
-from starpullm.speed.speed_verdict import ENOUGH_VALUES, median_interval
+from starpullm.speed.speed_verdict import ENOUGH_VALUES, interval
 from starpullm.speed.variant import Variant
 from starpullm.speed.worker import STEP
 from starpullm.speed.workload import Workload
@@ -27,6 +29,9 @@ LOSS_TOLERANCE = 1e-3
 At a loss of 11 it is 1,000 roundings of binary32: far more than another order of sums causes in a few steps, and less
 than the effect of a wrong gradient, learning rate or mask.
 """
+
+_TAIL = 0.025
+"""Of the interval of 95 % by which two variants are within noise of each other."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +104,14 @@ def compare(
 
 def _speed_of(variant: Variant, strict: Variant, tokens: int) -> VariantSpeed:
     ratios = [own[STEP] / beside[STEP] for own, beside in zip(variant.seconds, strict.seconds, strict=True)]
-    low, high = median_interval(ratios)
+    ((_, low, high),) = interval([np.log(ratios)[:, None]], _TAIL).T
     description = variant.first["description"]
     return VariantSpeed(
         name=variant.name,
         description=f"{description}, {variant.library}" if variant.library else description,
         tokens_per_ms=Spread.of([tokens / own[STEP] / 1e3 for own in variant.seconds]),
         times_slower=Spread.of(ratios),
-        is_within_noise=low <= 1 <= high if len(ratios) >= ENOUGH_VALUES else None,
+        is_within_noise=bool(low <= 0 <= high) if len(ratios) >= ENOUGH_VALUES else None,
         losses=tuple(variant.first["losses"]),
     )
 

@@ -1,7 +1,4 @@
-"""How measurements are judged: a change of speed with its interval, and whether the machine was quiet.
-
-SciPy is imported here alone, when it is first needed, so that everything else works without it.
-"""
+"""How measurements are judged: a change of speed with its interval, and whether the machine was quiet."""
 
 from __future__ import annotations
 
@@ -12,27 +9,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import MissingDependencyError
 from starpullm.processes.mpirun import load_average
 
 EQUIVALENCE_MARGIN = 0.05
 """The equivalence margin: the slowdown that must be excluded before a build is called unchanged."""
 
 ENOUGH_VALUES = 6
-"""With fewer, `median_interval` is no interval of 95 %, and there is no verdict."""
+"""With fewer, `interval` excludes nothing with 95 %, and there is no verdict."""
 
 _QUIET = 1.25  # the ratio of two measurements of one limit, at most, where nothing else runs
-_CUT = 0.25  # of the values, at each end
-_RESAMPLES = 4_000
-_RESAMPLES_AT_ONCE = 500  # so that they stay in the cache
 _STEAL = 7  # which of a processor's times in /proc/stat is the one that other virtual machines had
-_SEED = 1  # of the bootstrap: the same measurements have the same verdict
 
 
 class SpeedVerdict(Enum):
@@ -96,67 +86,36 @@ def _verdict(low: float, high: float, budget: float) -> SpeedVerdict:
     return SpeedVerdict.UNCHANGED if high < EQUIVALENCE_MARGIN else SpeedVerdict.INCONCLUSIVE
 
 
-def scipy_stats() -> ModuleType:
-    """Return ``scipy.stats``."""
-    try:
-        from scipy import stats
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"scipy: can't be imported ({error}), expected it for the throughput gate: pip install 'starpullm[bench]'"
-        ) from error
-    return stats
-
-
 def interval(differences: Sequence[NDArray[np.float64]], tail: float) -> NDArray[np.float64]:
-    """Return an estimate of each column's mean difference, and its confidence interval.
+    """Return an estimate of each column's difference, and its confidence interval; both are order statistics.
 
-    The estimate is the mean of the middle half of the rows, averaged over `differences`. The interval is Student's,
-    with a bootstrap's standard error: quantiles of the bootstrap so far out would rest on a few resamples. Its degrees
-    of freedom are those of the values that the trimmed mean keeps (K. K. Yuen, Biometrika 61, 1974).
+    The estimate is the median of the averages of all pairs of rows (Hodges and Lehmann), and the interval lies between
+    two of these averages, which Wilcoxon's signed-rank test chooses (`excluded_ranks`): the differences need to be
+    symmetric, whatever their distribution is. Both are averaged over `differences`. An average strays less than each of
+    its parts, so this interval errs on the safe side.
 
-    Each of `differences` has shape (rows, columns); the i-th rows of all of them belong together and are resampled
-    together. `tail` is the probability that the true value lies below the interval, and that it lies above. The result
-    has shape (3, columns): estimates, lower ends, upper ends.
+    Each of `differences` has shape (rows, columns). `tail` is the probability, at most, that the true value lies below
+    the interval, and that it lies above. The result has shape (3, columns): estimates, lower ends, upper ends. Too few
+    rows exclude nothing.
     """
-    stats = scipy_stats()
-
-    def estimate(*values: NDArray[np.float64], axis: int) -> Any:
-        # trim_mean partitions the values; that and sorting them first take half the time of partitioning alone.
-        return np.mean([stats.trim_mean(np.sort(of, axis), _CUT, axis) for of in values], axis=0)
-
-    rows = len(differences[0])
-    middle = estimate(*differences, axis=0)
-    error = stats.bootstrap(
-        differences,
-        estimate,
-        paired=True,
-        n_resamples=_RESAMPLES,
-        batch=_RESAMPLES_AT_ONCE,
-        method="percentile",
-        rng=np.random.default_rng(_SEED),
-    ).standard_error
-    # The variance over resamples of n values is (n - 1)/n of that over samples.
-    half = error * math.sqrt(rows / (rows - 1)) * student(rows - 2 * int(_CUT * rows) - 1, tail)
-    return np.stack([middle, middle - half, middle + half])
+    mean: NDArray[np.float64] = np.mean([_one_interval(of, tail) for of in differences], axis=0)
+    return mean
 
 
-def student(degrees: int, tail: float) -> float:
-    """Return the value that Student's t with so many degrees of freedom exceeds with probability `tail`."""
-    return float(scipy_stats().t.isf(tail, degrees))
+def _one_interval(differences: NDArray[np.float64], tail: float) -> NDArray[np.float64]:
+    first, second = np.triu_indices(len(differences))
+    averages = np.sort((differences[first] + differences[second]) / 2, axis=0)
+    cut = excluded_ranks(len(differences), tail)
+    ends = averages[[cut - 1, -cut]] if cut else np.full((2, differences.shape[1]), [[-np.inf], [np.inf]])
+    return np.stack([np.median(averages, axis=0), *ends])
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return two of the values between which the median of further ones lies, with a probability of 95 % or more.
-
-    They are order statistics: the number of values below the true median is binomial. With fewer than `ENOUGH_VALUES`
-    values the least and the most are returned, and the probability is smaller.
-    """
-    ordered, count = sorted(values), len(values)
-    cut, tail = 0, (1 + count) * 0.5**count
-    while tail <= 0.025:
-        cut += 1
-        tail += math.comb(count, cut + 1) * 0.5**count
-    return ordered[cut], ordered[-1 - cut]
+def excluded_ranks(count: int, tail: float) -> int:
+    """Return how many of the least sums of signed ranks of so many values have this probability, at most."""
+    probabilities = np.ones(1)
+    for rank in range(1, count + 1):  # it counts, or it doesn't
+        probabilities = (np.pad(probabilities, (0, rank)) + np.pad(probabilities, (rank, 0))) / 2
+    return int(np.searchsorted(np.cumsum(probabilities), tail, side="right"))
 
 
 def was_disturbed(low: float, high: float) -> bool:

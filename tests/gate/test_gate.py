@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from scipy import stats
 
 from starpullm.checks.result import Outcome, Result
-from starpullm.errors import MissingDependencyError
 from starpullm.pytest_plugin.plugin_options import MIN_BLOCKS
 from starpullm.speed.builds import GraphCost, check_cost
 from starpullm.speed.gate import BUDGET, ERROR_RATE, BuildSpeed, compare_builds
-from starpullm.speed.speed_verdict import EQUIVALENCE_MARGIN, SpeedVerdict, interval, student
+from starpullm.speed.speed_verdict import EQUIVALENCE_MARGIN, SpeedVerdict, excluded_ranks, interval
 from starpullm.speed.worker import STEP
 
 ROUNDS = 64
@@ -228,43 +223,32 @@ def test_lines_and_json_of_two_builds() -> None:
 # ---- Statistics ----
 
 
-@pytest.mark.parametrize(("degrees", "tail", "value"), [(1, 0.05, 6.3138), (2, 0.05, 2.92), (9, 0.01, 2.8214)])
-def test_student(degrees: int, tail: float, value: float) -> None:
-    """As in printed tables."""
-    assert student(degrees, tail) == pytest.approx(value, abs=1e-3)
+@pytest.mark.parametrize(
+    ("count", "tail", "excluded"),
+    [(5, 0.025, 0), (6, 0.025, 1), (8, 0.025, 4), (10, 0.025, 9), (20, 0.025, 53), (10, 0.005, 4), (20, 0.005, 38)],
+)
+def test_signed_ranks(count: int, tail: float, excluded: int) -> None:
+    """As in printed tables of Wilcoxon's test, whose critical value is one less."""
+    assert excluded_ranks(count, tail) == excluded
 
 
 def test_interval_by_its_definition() -> None:
-    """The mean of the middle half; and the standard error of the bootstrap, written out, with Student's factor."""
+    """Averages of all pairs of rows, those of a row with itself included; both comparisons count alike."""
     random = np.random.default_rng(2)
-    differences = [random.normal(0, 0.01, (18, 3)), random.normal(0.02, 0.01, (18, 3))]
-
-    def middle_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        means: NDArray[np.float64] = np.sort(values, axis=0)[4:14].mean(axis=0)
-        return means
-
-    expected = (middle_half(differences[0]) + middle_half(differences[1])) / 2
-    resamples = []
-    for _ in range(4000):
-        rows = random.integers(0, 18, 18)
-        resamples.append((middle_half(differences[0][rows]) + middle_half(differences[1][rows])) / 2)
-    half = np.std(resamples, axis=0) * math.sqrt(18 / 17) * 3.2498  # of 9 degrees, tail 0.005
-    estimate, low, high = interval(differences, 0.005)
-    assert estimate == pytest.approx(expected, rel=1e-12)
-    assert estimate - low == pytest.approx(half, rel=0.06)  # five standard errors of the standard deviation of 4000
-    assert high - estimate == pytest.approx(estimate - low, rel=1e-12)
+    differences = [random.normal(0, 0.01, (10, 3)), random.normal(0.02, 0.01, (10, 3))]
+    for column in range(3):
+        expected = []
+        for of in differences:
+            values = of[:, column].tolist()
+            averages = sorted((values[i] + values[j]) / 2 for i in range(10) for j in range(i + 1))
+            expected.append((statistics.median(averages), averages[8], averages[-9]))
+        found = interval(differences, 0.025)[:, column]
+        assert found == pytest.approx([statistics.fmean(of) for of in zip(*expected, strict=True)])
 
 
-def test_modules_can_be_imported_without_scipy() -> None:
-    modules = "starpullm.commands, starpullm.pytest_plugin.plugin_options, starpullm.speed.interleaved_rounds"
-    code = f"import sys; sys.modules['scipy'] = None; import {modules}"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_decisions_without_scipy_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy", None)
-    with pytest.raises(MissingDependencyError, match=r"scipy: can't be imported .*: pip install 'starpullm\[bench\]'"):
-        compare(measured(1))
+def test_too_few_values_exclude_nothing() -> None:
+    estimate, low, high = interval([np.array([[1.0], [2.0], [3.0]])], 0.01)
+    assert (estimate, low, high) == (2, -math.inf, math.inf)
 
 
 # ---- Costs of the graph ----
@@ -291,4 +275,8 @@ def test_costs_are_compared_exactly() -> None:
 
 def _largest_count(trials: int, rate: float, tail: float) -> int:
     """Return the smallest count that is exceeded with at most this probability."""
-    return int(stats.binom.isf(tail, trials, rate))
+    count, exceeded = 0, 1 - (1 - rate) ** trials
+    while exceeded > tail:
+        count += 1
+        exceeded -= math.comb(trials, count) * rate**count * (1 - rate) ** (trials - count)
+    return count

@@ -9,7 +9,6 @@ import pytest
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.speed.against import LOSS_TOLERANCE, Spread, check_losses, compare
-from starpullm.speed.speed_verdict import median_interval
 
 from .workloads import workload
 
@@ -39,9 +38,3 @@ def test_losses_that_do_not(second: float) -> None:
 def test_what_cannot_be_compared(changes: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError, match="expected a strict configuration of one rank"):
         compare(workload(**changes), Path("none.bin"), [], 1.0, progress=lambda: None)
-
-
-@pytest.mark.parametrize(("count", "cut"), [(1, 0), (5, 0), (6, 0), (8, 0), (9, 1), (10, 1), (20, 5)])
-def test_the_interval_of_a_median_by_its_definition(count: int, cut: int) -> None:
-    """As in printed tables of the sign test at 5 %."""
-    assert median_interval([float(count - value) for value in range(count)]) == (cut + 1, count - cut)
