@@ -263,6 +263,6 @@ def _notes(machine: Any, environment: str) -> Iterator[str]:
             "configures it with them"
         )
     version = prototypes.text(machine.starpu_version)
-    unless = ", unless its sources have them, which its version doesn't tell" if version == _UNRELEASED else ""
+    unless = ", unless its sources contain them, which its version doesn't say" if version == _UNRELEASED else ""
     for commits, defect in _DEFECTS.items() if version in _DEFECTIVE else ():
         yield f"StarPU {version}: {defect}; mended by {commits} on its branch starpu-1.4{unless}"

@@ -84,10 +84,8 @@ class Accesses(_Instrumented):
     needs = Needs(Where.ONE_WORKER, ranks=(1, 1), promises=REPRODUCIBLE, sharing=True)
     instruments = Instruments(audit=True)
     sentences: ClassVar = {
-        FindingKind.UNDECLARED_READ: "read {handle}, which it hadn't declared to: {count} pages, first at byte "
-        "{offset}",
-        FindingKind.UNDECLARED_WRITE: "wrote {handle}, which it hadn't declared to: {count} pages, first at byte "
-        "{offset}",
+        FindingKind.UNDECLARED_READ: "read {handle} without declaring it: {count} pages, first at byte {offset}",
+        FindingKind.UNDECLARED_WRITE: "wrote {handle} without declaring it: {count} pages, first at byte {offset}",
         FindingKind.READ_NEVER_HAPPENED: "declared to read {handle} and read no page of it before writing it",
         FindingKind.WRITE_NEVER_HAPPENED: "declared to write {handle} and wrote no page of it",
     }

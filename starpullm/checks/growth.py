@@ -38,7 +38,7 @@ class _Growth(Check):
 class GrowthOverRuntimes(_Growth):
     """Compare what runtimes allocate, also those that are refused, with what of it is freed when they are closed."""
 
-    claim = "closed and refused runtimes leave nothing"
+    claim = "closed and refused runtimes leave nothing allocated"
     fault = "runtimes leave memory"
     needs = Needs(Where.ALONE, ranks=(1, 1), counts_allocations=True)
 
@@ -88,7 +88,7 @@ class GrowthOverTrainers(_Growth):
     They are closed while the step is under way that has been saved.
     """
 
-    claim = "closed trainers leave nothing"
+    claim = "closed trainers leave nothing allocated"
     fault = "trainers leave memory"
     needs = Needs(Where.ONE_WORKER, ranks=(1, 1), counts_allocations=True)
 

@@ -32,7 +32,7 @@ class Offloading(Check):
     """Compare with a golden record while data move to a disk; then damage their file and train on."""
 
     family, unit = "memory", "tensors"
-    claim = "data on a disk keep llm.c's bits, and damage is a failure"
+    claim = "data on a disk keep llm.c's bits, and damaged data are reported"
     fault = "with a memory limit and a disk, training goes wrong"
     cannot_see = "how much memory is used"
     needs = Needs(Where.ALONE, ranks=(1, 1))

@@ -144,7 +144,7 @@ class GradientBounds(Check):
     family, unit = "reduction", "elements"
     claim = "every gradient is within the error bound of its sum"
     fault = "gradients are beyond the error bounds of their sums, or these are of wrong activations"
-    cannot_see = "errors of the activations that only later steps have: the float64 sums are computed from them"
+    cannot_see = "errors of the activations of later steps, from which the float64 sums are computed"
 
     def run(self, context: CheckContext, case: Case) -> Result:
         """Compare the gradients of the second step, or of the first one if one of these isn't finite.

@@ -29,8 +29,8 @@ class Scenarios(Check):
     """
 
     family, unit = "scenario", "comparisons"
-    claim = "whatever the calls, trainers have the bits of a plain sequential one and leave nothing in memory"
-    fault = "a trainer does otherwise than a plain sequential one"
+    claim = "in random sequences of calls, trainers have a plain sequential model's bits and leave nothing in memory"
+    fault = "a trainer differs from a plain sequential model"
     cannot_see = "calls and sizes that weren't drawn; how long it takes"
     needs = Needs(Where.ALONE, counts_allocations=True)
 

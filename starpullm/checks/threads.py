@@ -38,11 +38,11 @@ class Threads(Check):
 
     family, unit = "interface", "statements"
     claim = (
-        "what the library says of the machine and its threads is true, ranks of one machine have cores of their own if "
+        "the library describes the machine and its threads correctly, ranks of one machine have cores of their own if "
         "there are enough of them, and a runtime leaves the process as it was"
     )
-    fault = "the library says something untrue of machine or threads, or changes the process"
-    cannot_see = "topologies of machines that this one isn't, but for synthetic ones; machines of a cluster that differ"
+    fault = "the library describes the machine or the threads wrongly, or changes the process"
+    cannot_see = "topologies of other machines, except synthetic ones; differences between the machines of a cluster"
     needs = Needs(Where.ALONE)
     without_cases = "this container doesn't let a process bind and name its threads"
 

@@ -119,7 +119,7 @@ limited_memory = together(
         metavar="FOLDER",
         help="Folder on a disk that data move to when they take more than --memory-limit. On one rank.",
     ),
-    click.option("--memory-limit", metavar="SIZE", help="Most memory for data with --offload, such as 12G."),
+    click.option("--memory-limit", metavar="SIZE", help="Limit of the memory for data with --offload, such as 12G."),
     _word(
         "--offload-plan", OFFLOAD_PLANS, "What moves to the disk: by the order of a step, or what was used longest ago."
     ),

@@ -58,9 +58,9 @@ MAX_LINES = 16
 @click.option("--full", is_flag=True, help="Without RECORD: also use the shipped record of the 124M model.")
 @options.computing
 @sizes.of_run
-@click.option("--write-inputs", type=options.PATH, metavar="FOLDER", help="Write the run of these sizes, and end.")
-@click.option("--tensors", type=options.PATH, metavar="FOLDER", help="Compare what a program has written, and end.")
-@click.option("--ulps", type=click.FloatRange(min=0), default=0.0, help="By which --tensors may be off; 0: no bit.")
+@click.option("--write-inputs", type=options.PATH, metavar="FOLDER", help="Write the inputs of such a run, and exit.")
+@click.option("--tensors", type=options.PATH, metavar="FOLDER", help="Compare a program's tensors, and exit.")
+@click.option("--ulps", type=click.FloatRange(min=0), default=0.0, help="Largest accepted distance of --tensors.")
 @click.option(
     "--llmc-library",
     type=options.PATH,

@@ -55,14 +55,14 @@ _WAITS = 4
 @click.option("--ranks", type=click.IntRange(min=1), default=1, help="Number of ranks.")
 @click.option("--steps", type=int, default=1, help="Steps, submitted ahead.")
 @click.option(
-    "--network", metavar="LATENCY,BANDWIDTH", show_default="messages are free", help="Of a rank, such as 10us,10GB/s."
+    "--network", metavar="LATENCY,BANDWIDTH", show_default="messages are free", help="Latency and bandwidth of a rank."
 )
-@click.option("--gflops", type=float, help="Only matmuls cost time: 10^9 operations per second of each thread.")
+@click.option("--gflops", type=float, help="10^9 operations per second of a thread; only matmuls take time.")
 @click.option(
-    "--durations", type=options.PATH, metavar="FILE", help="Take those of a trace of `train --trace`, from any machine."
+    "--durations", type=options.PATH, metavar="FILE", help="Trace that has the durations of tasks, of any machine."
 )
 @click.option("--validate", is_flag=True, help="Measure what this machine can run, and print the errors.")
-@click.option("--trace", type=options.PATH, metavar="FILE", help="File for the predicted steps; see `starpullm trace`.")
+@click.option("--trace", type=options.PATH, metavar="FILE", help="Trace of the predicted steps, for `starpullm trace`.")
 @options.time_limit
 @options.as_json
 def command(**values: Any) -> None:
@@ -72,7 +72,7 @@ def command(**values: Any) -> None:
     cores, unless --gflops or --durations is given; threads of a worker share its tasks without loss. Memory, caches
     and the order of submission aren't modelled.
 
-    A prediction is a what-if. With --validate, 1x1, 2x1, 1x2 and two ranks are also measured here, as far as there are
+    With --validate, 1x1, 2x1, 1x2 and two ranks are also measured here, as far as there are
     cores: "error" is that of the prediction, "of the model" what is left of it with each task's own duration.
     """
     refuse_ranks("--ranks says on how many to predict")

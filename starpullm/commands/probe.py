@@ -56,9 +56,9 @@ _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPAR
 )
 @click.option("--no-poison", is_flag=True, help="Leave out the runs with poison.")
 @click.option(
-    "--tolerance", metavar="4ulp|1e-6", help="Bound of contents whose order is free (REDUX, COMMUTE): ULP, or relative."
+    "--tolerance", metavar="4ulp|1e-6", help="Bound of what a free order (REDUX, COMMUTE) may change: ULP, or relative."
 )
-@click.option("--tolerance-type", type=click.Choice(list(TYPES)), help="What numbers these contents are.")
+@click.option("--tolerance-type", type=click.Choice(list(TYPES)), help="Type of the numbers in these contents.")
 @click.option(
     "--intended", metavar="FILE", type=click.Path(path_type=Path), help="Findings that are no faults, with reasons."
 )

@@ -33,7 +33,7 @@ of_run = options.together(
     click.option("--batch-size", type=int, metavar="B", help="Sequences of the whole batch."),
     click.option("--seq-len", type=int, metavar="T", help="Tokens of a sequence."),
     click.option("--steps", type=int, metavar="N", help="Number of training steps."),
-    click.option("--seed", type=click.IntRange(min=0), default=1, help="Number of the generated model and tokens."),
+    click.option("--seed", type=click.IntRange(min=0), default=1, help="Seed of the generated model and tokens."),
     click.option("--learning-rate", type=float, default=1e-4, help="Learning rate of AdamW."),
     click.option("--weight-decay", type=float, default=0.01, help="Weight decay of AdamW."),
 )

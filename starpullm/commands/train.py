@@ -86,7 +86,7 @@ PATTERN = click.Path()
 @click.option("--eps", type=float, default=1e-8, help="Term of AdamW's denominator.")
 @click.option("--weight-decay", type=float, default=0.0, help="Weight decay of AdamW.")
 @click.option("--save", type=options.PATH, help="Checkpoint to write after the last step.")
-@click.option("--save-every", type=POSITIVE, metavar="N", help="Save the training state every N steps, or the last.")
+@click.option("--save-every", type=POSITIVE, metavar="N", help="Save the state every N steps, or the last one.")
 @click.option(
     "--state-dir", type=options.PATH, show_default="that of --resume", help="Folder to save training states in."
 )

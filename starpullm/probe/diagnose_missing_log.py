@@ -70,7 +70,7 @@ def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: P
     """Return a sentence about a program that ended and left no log in the folder."""
     name = program_of(command)
     version = " in ".join(starpu_of_build())
-    own = f"expected {version}, for which this package's probe was compiled, or one configured alike"
+    own = f"expected {version}, for which this package's probe was compiled, or one with its configuration"
     if (starpu := starpu_in(folder)) is not None:
         return f"{name}: found StarPU {starpu.version} ({starpu.library}), {own}"
     if _is_static(Path(find_program(name))):
@@ -89,7 +89,7 @@ def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: P
             why = "it started StarPU with another scheduling policy, expected STARPU_SCHED_LIB as the probe sets it"
         else:
             why = (
-                "it left before it started StarPU, as programs do that want no STARPU_SCHED, or started it without the "
+                "it ended before it started StarPU, as a program may if STARPU_SCHED is set, or started it without the "
             )
             why += "probe, expected a call of starpu_init with STARPU_SCHED and STARPU_SCHED_LIB as the probe sets them"
         return f"{name}: {ending}; {why}{said}"

@@ -78,7 +78,7 @@ def _is_same_fault(reference: TaskFlow, other: TaskFlow, access: int) -> bool:
 def _completed(finding: ProgramFinding, reference: TaskFlow, other: TaskFlow, access: int) -> ProgramFinding:
     expected, found = (flow.log.bytes_of(int(flow.after[0][access])) for flow in (reference, other))
     if expected is None or found is None:
-        return _not_shown(finding, "elements of this handle's data interface can't be told apart")
+        return _not_shown(finding, "the layout of this handle's elements isn't known")
     if len(expected) != len(found):
         return _not_shown(finding, f"there are {len(found)} bytes instead of {len(expected)}")
     record = reference.log.handles[reference.handle_of_log[finding.handle]]

@@ -54,7 +54,7 @@ def broken_order(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
     """Yield pairs of tasks of which the second started before the end of the first, for which it has to wait."""
     flow = flow.truncated(flow.num_submitted)
     if flow.num_tasks > _MOST_TASKS:
-        why = f"there are {flow.num_tasks} tasks, and it is looked at up to {_MOST_TASKS}"
+        why = f"found {flow.num_tasks} tasks, expected at most {_MOST_TASKS}"
         yield ProgramFinding(Fault.NOT_CHECKED, schedule, f"{_CLAIM}: {why}")
         return
     try:

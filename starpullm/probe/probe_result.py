@@ -72,7 +72,7 @@ class ProbeResult(Result):
 
     def _bound(self) -> str:
         if not self.tolerance:
-            return "; by how much wasn't looked at (--tolerance)"
+            return "; how much they differ wasn't compared (--tolerance)"
         wrong = (Fault.BEYOND_TOLERANCE, Fault.NOT_BOUNDED)
         if any(finding.kind in wrong for finding in self.findings):
             return ""

@@ -32,7 +32,7 @@ def no_input() -> str:
     """Return a sentence if standard input is a terminal, of which runs get nothing; otherwise an empty text."""
     if sys.__stdin__ is None or not os.isatty(0):
         return ""
-    return "standard input is a terminal, of which a run gets nothing: < FILE gives the same to each run"
+    return "standard input is a terminal, from which no run reads: < FILE gives the same input to each run"
 
 
 @contextmanager
@@ -84,6 +84,6 @@ class Files:
         if not names:
             return ""
         return (
-            f"runs have changed {', '.join(names[:_LISTED])} in {Path.cwd()}, which each finds as left by the last: "
-            "a command such as sh -c 'rm -f FILE; exec PROGRAM' mends that"
+            f"runs have changed {', '.join(names[:_LISTED])} in {Path.cwd()}, so that each run finds what the last "
+            "one has left: remove them first, as by sh -c 'rm -f FILE; exec PROGRAM'"
         )

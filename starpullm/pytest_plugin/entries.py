@@ -12,10 +12,10 @@ FAMILIES = {
     "parity": "every tensor has the bits of a golden record",
     "dependencies": "tasks run in the order that their accesses require",
     "reduction": "errors of sums are within their bounds, and bits are as stable as documented",
-    "memory": "memory does not grow, whatever is repeated, and a lack of it is told",
+    "memory": "memory does not grow, whatever is repeated, and a lack of memory is reported",
     "kernels": "kernels of every SIMD level have the bits of the plain ones",
-    "interface": "what the library says of the machine and its threads is true",
-    "scenario": "trainers have the bits of a plain sequential one, whatever the calls",
+    "interface": "the library describes the machine and its threads correctly",
+    "scenario": "trainers have a plain sequential model's bits in random sequences of calls",
     "throughput": "training is as fast as a baseline; only with --starpullm-benchmark",
 }
 """The families of tests, in the order of the summary; the marker of each has the prefix ``starpullm_``."""

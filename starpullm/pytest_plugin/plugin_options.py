@@ -196,7 +196,7 @@ class Options:
         "PATH",
         None,
         _output,
-        "folder for a report that people read, or FILE.json for its data alone; default: a file in pytest's cache",
+        "folder for a report (a page and its data), or FILE.json for the data alone; default: a file in pytest's cache",
     )
     strict = _flag("fail tests that are skipped, not comparable or inconclusive")
     benchmark = _flag("also run the tests of throughput; pytest-benchmark stores their results")

@@ -70,7 +70,7 @@ def test_a_terminal_is_no_input_and_that_is_said(program: str) -> None:
     finally:
         os.close(master)
         os.close(terminal)
-    assert "standard input is a terminal, of which a run gets nothing: < FILE gives" in said
+    assert "standard input is a terminal, from which no run reads: < FILE gives" in said
 
 
 def test_what_one_run_alone_could_read_is_refused(program: str, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_addresses_of_variables_are_the_same_in_each_run(program: str) -> None:
 def test_what_earlier_runs_have_left_is_named(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").touch()
-    words = f"runs have changed {{}} in {tmp_path}, which each finds as left by the last: a command such as sh -c"
+    words = f"runs have changed {{}} in {tmp_path}, so that each run finds what the last one has left: remove"
     for name in ("continues", "ends_with_file"):
         result = probe([program, name], runs=1)
         assert result.outcome is Outcome.NOT_COMPARABLE, result.lines()
@@ -132,7 +132,7 @@ def test_a_program_that_keeps_the_probe_out(program: str, monkeypatch: pytest.Mo
     words = "it started StarPU with another scheduling policy, expected STARPU_SCHED_LIB as the probe sets it"
     assert words in refusal(program, "sets_library")
     words = (
-        "it left before it started StarPU, as programs do that want no STARPU_SCHED, or started it without the probe"
+        "it ended before it started StarPU, as a program may if STARPU_SCHED is set, or started it without the probe"
     )
     assert f"ended with exit status 77; {words}" in refusal(program, "wants_no_scheduler")
     assert words in refusal("env", "-i", program, "plain")
@@ -196,7 +196,7 @@ def test_a_starpu_with_other_limits_is_refused(program: str, tmp_path: Path, mon
     sentence = refusal(program, "plain")
     assert "found StarPU 1.4." in sentence
     assert "libstarpu-1.4.so" in sentence
-    assert sentence.endswith(", or one configured alike")
+    assert sentence.endswith(", or one with its configuration")
 
 
 # ---- Launchers ----

@@ -202,7 +202,7 @@ def test_an_order_that_is_not_checked_is_a_note(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("starpullm.probe.order._MOST_TASKS", 1)
     (note,) = broken_order("seed 1", flow(tmp_path / "a", FILL, ADD))
     assert (note.kind, note.kind.is_note) == (Fault.NOT_CHECKED, True)
-    assert note.sentence.endswith("there are 2 tasks, and it is looked at up to 1")
+    assert note.sentence.endswith("found 2 tasks, expected at most 1")
     monkeypatch.undo()
     (note,) = broken_order("seed 1", flow(tmp_path / "b", FILL, replace(ADD, modes={0: 0})))
     assert (note.kind, "found mode 0" in note.sentence) == (Fault.NOT_CHECKED, True)

@@ -46,7 +46,7 @@ class ObservedOrder(Check):
     """
 
     family, unit = "dependencies", "required edges"
-    claim = "no task begins before those have ended that it has to wait for"
+    claim = "no task begins before the tasks have ended that it has to wait for"
     fault = "a task began before one had ended that it has to wait for"
     cannot_see = "orders that did not happen in this run"
     needs = Needs(sharing=True)

@@ -45,7 +45,7 @@ class KernelBits(Check):
 
     family, unit = "kernels", "elements"
     claim = "kernels of every SIMD level have the bits of the plain ones"
-    fault = "a level's kernel does otherwise than the plain one"
+    fault = "a kernel of a level differs from the plain one"
     cannot_see = "a mistake of the plain kernel, which parity sees; sizes that weren't drawn"
     needs = Needs(Where.ONE_WORKER, ranks=(1, 1))
 
