@@ -39,6 +39,7 @@ MACHINE = {
     "starpu_max_contexts": 10,
     "starpu_max_nodes": 8,
     "starpu_handle_bytes": 2776,
+    "devices": [],
     "schedulers": ["lws", "eager"],
     "processor": "some processor",
     "cores": 4,
