@@ -20,7 +20,7 @@ void put(struct bytes *bytes, size_t position, uint64_t value, size_t width);
 
 extern const model_config tiny, least, larger;
 extern const enum starpullm_group groups[];
-enum { GROUPS = 3, MOST_TENSORS = 64, BLOCK = 4096 };
+enum { GROUPS = 3, MOST_TENSORS = 64, STATE_BLOCK = 4096 };
 
 struct training_state_meta meta_of(const model_config *config, int64_t step, int32_t rank, int32_t num_ranks);
 uint32_t value_bits(const struct training_state_meta *meta, int group, enum parameter p, int layer, int64_t i);

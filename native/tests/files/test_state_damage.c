@@ -7,7 +7,7 @@ void test_tensor_of_two_ranks(void)
 {
     struct training_state_writer *writer;
     struct training_state_tensor tensors[MOST_TENSORS];
-    _Alignas(BLOCK) static float zeros[90 * 16];
+    _Alignas(STATE_BLOCK) static float zeros[90 * 16];
     const struct state_root root = open_root("root");
     for (int32_t rank = 0; rank < 2; rank++) {
         struct training_state_meta meta = meta_of(&tiny, 7, rank, 2);
@@ -30,7 +30,7 @@ void test_damage(void)
     const struct training_state_meta meta = meta_of(&tiny, 7, 0, 1);
     write_state("root", &tiny, 7, 1);
     struct bytes good = load(RANK_0);
-    const size_t end = good.size - BLOCK;
+    const size_t end = good.size - STATE_BLOCK;
     /* Anything at all: refused for its content, or read as what it was. */
     int accepted = 0;
     enum { FILES = 2000 };
@@ -52,8 +52,8 @@ void test_damage(void)
         }
         CHECK(pwrite(file, bytes.data, bytes.size, 0) == (ssize_t)bytes.size);
         status result = try_open(FOLDER);
-        const bool same =
-            memcmp(bytes.data, good.data, BLOCK) == 0 && memcmp(bytes.data + end, good.data + end, BLOCK) == 0;
+        const bool same = memcmp(bytes.data, good.data, STATE_BLOCK) == 0 &&
+                          memcmp(bytes.data + end, good.data + end, STATE_BLOCK) == 0;
         CHECK(result == (same ? STARPULLM_OK : STARPULLM_INVALID_FILE));
         accepted += result == STARPULLM_OK;
         free(bytes.data);
@@ -89,7 +89,7 @@ void test_reading_fails(void)
     REFUSED(read_all(state, &reading), STARPULLM_INVALID_FILE, "rank-00001-of-00002.state: ", "the end has");
     unlink(FOLDER "/rank-00001-of-00002.state");
     REFUSED(read_all(state, &reading), STARPULLM_FILE_ERROR, "rank-00001-of-00002.state: open: No such file");
-    CHECK(truncate(FOLDER "/rank-00000-of-00002.state", 5 * BLOCK) == 0);
+    CHECK(truncate(FOLDER "/rank-00000-of-00002.state", 5 * STATE_BLOCK) == 0);
     REFUSED(read_all(state, &reading), STARPULLM_INVALID_FILE, "rank-00000-of-00002.state: ", "when it was checked");
     CHECK(reading.held == 0);
     training_state_close(state);

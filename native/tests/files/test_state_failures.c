@@ -29,7 +29,7 @@ void test_failing_calls(void)
     int expected = 2; /* header and end; of a tensor the whole blocks, and the rest of the last one */
     for (enum parameter p = 0; p < NUM_PARAMETERS; p++) {
         const int64_t bytes = 4 * elements_of(&tiny, p);
-        expected += GROUPS * parameter_instances(&tiny, p) * ((bytes >= BLOCK) + (bytes % BLOCK != 0));
+        expected += GROUPS * parameter_instances(&tiny, p) * ((bytes >= STATE_BLOCK) + (bytes % STATE_BLOCK != 0));
     }
     CHECK(writes == expected && syncs == 3); /* root, file, folder */
     for (int at = 1; at <= writes; at += at < writes - 2 ? 7 : 1) {

@@ -57,7 +57,7 @@ void test_direct(void)
     WORKS(write_file("root", &meta, true));
     CHECK(read_state("root") == 7);
     no_faults();
-    most = BLOCK;
+    most = STATE_BLOCK;
     interrupt_every = 2;
     WORKS(write_file("root", &meta, false));
     CHECK(read_state("root") == 7);

@@ -88,7 +88,7 @@ void test_other_runs(void)
     WORKS(training_state_check_newest(&root, 7));
     REFUSED(training_state_check_newest(&root, 6), STARPULLM_INVALID_ARGUMENT,
             "root: holds the state after step 7, newer than step 6 of this run, expected a folder without newer");
-    CHECK(truncate(RANK_0, 5 * BLOCK) == 0); /* nobody can read it any more */
+    CHECK(truncate(RANK_0, 5 * STATE_BLOCK) == 0); /* nobody can read it any more */
     WORKS(training_state_check_newest(&root, 6));
     close_root(&root);
 
