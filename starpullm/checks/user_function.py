@@ -1,6 +1,7 @@
 """A user's function as a check: its assert statements are the comparisons, and one that fails shows its values.
 
-It is apart because it uses pytest's assertion rewriting, which other checks don't need.
+It is apart because it uses pytest's assertion rewriting, which other checks don't need. The public
+``register_assert_rewrite`` works only where pytest imports modules, and not in a child.
 """
 
 from __future__ import annotations

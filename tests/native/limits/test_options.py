@@ -94,7 +94,7 @@ ALLOWED: list[Options] = [
 
 REFUSED_IN_C: list[tuple[str, Options]] = [
     *((f"reduction: found {number},", {"reduction": number}) for number in (-1, 3)),
-    *((f"instruments: found {flags},", {"instruments": flags}) for flags in (8, -1)),
+    *((f"instruments: found {flags},", {"instruments": flags}) for flags in (16, -1)),
     ("checkpoint, resume: found neither,", {"checkpoint": None}),
     ("checkpoint, resume: found both,", {"resume": b"states"}),
 ]
