@@ -63,7 +63,7 @@ def exit_status(error: BaseException) -> int:
 
 
 _SECTIONS = {
-    "Check": ("doctor", "parity", "scenario", "probe"),
+    "Check": ("doctor", "parity", "scenario", "probe", "fuzz"),
     "Train": ("demo", "train", "generate"),
     "Measure": ("bench", "predict", "trace"),
     "Convert": ("checkpoint", "tokenize", "convert"),

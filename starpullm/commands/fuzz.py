@@ -1,0 +1,101 @@
+"""``starpullm fuzz``: random programs for StarPU, whose tasks check what they see against a serial oracle."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from starpullm.commands import options
+from starpullm.commands.main import EXIT_DIFFERENT, refuse_ranks
+from starpullm.commands.render import ERR, OUT, print_json
+from starpullm.errors import FileError, InvalidArgumentError, MissingDependencyError
+
+
+@click.command(
+    "fuzz",
+    epilog=options.example(
+        "starpullm fuzz --minutes 10",
+        "starpullm fuzz --seed 7 --configuration scheduler=dmdas,workers=5",
+    ),
+)
+@click.option("--seed", default="1", metavar="S", help="First seed; each has a configuration and 100 programs.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=1.0, help="How long to search.")
+@click.option(
+    "--configuration",
+    default="",
+    metavar="NAME=VALUE,…",
+    show_default="drawn by the seed",
+    help="Of scheduler, workers (1 to 8), nodes (1, 2), disk (0, 1) and perturb (a seed, or 0), those to fix.",
+)
+@click.option(
+    "--output",
+    type=options.PATH,
+    default="fuzz-failure.c",
+    metavar="FILE",
+    help="Where the C program of a failure is written.",
+)
+@options.as_json
+def command(seed: str, minutes: float, configuration: str, output: Path, as_json: bool) -> None:
+    """Search for mistakes of StarPU with random programs.
+
+    The programs are drawn and shrunk by Hypothesis, and run with the StarPU that pkg-config finds. Their tasks check
+    what they see at that moment, and how often they run. A failure is written as a C program of its own.
+
+    Exit status: 0 if no program failed; 1 if one did; 2 for bad usage, or a configuration that this StarPU can't have.
+    """
+    refuse_ranks("programs run in one process")
+    try:
+        from starpullm.fuzz.search import search
+    except ImportError as error:
+        raise MissingDependencyError(f"fuzz needs Hypothesis ({error}); install starpullm[fuzz]") from error
+    if not seed.isdecimal() or int(seed) >= 1 << 62:
+        raise InvalidArgumentError(f'--seed: found "{seed}", expected a number from 0 to 2**62 - 1')
+    start = time.monotonic()
+    current = int(seed)
+
+    def progress(number: int, drawn: object, total: int) -> None:
+        nonlocal current
+        current = number
+        if not as_json:
+            ERR.print(f"seed {number}: {drawn}; {total} programs so far")
+
+    try:
+        finding, total = search(int(seed), minutes * 60, configuration, progress)
+    except KeyboardInterrupt:
+        ERR.print(f"To go on from here: --seed {current}")
+        raise
+    seconds = time.monotonic() - start
+    searched = seconds - (finding.shrinking_seconds if finding else 0)
+    rate = f"{total} programs, {total / searched:.1f} a second"
+    if finding is None:
+        if as_json:
+            print_json({"programs": total, "seconds": seconds, "failure": None})
+        else:
+            OUT.print(f"No failure: {rate}; the last seed was {current}.")
+        return
+    try:
+        output.write_text(finding.c_program())
+    except OSError as error:
+        raise FileError(f"{output}: can't be written: {error.strerror}", error.errno, str(output)) from error
+    if as_json:
+        failure = {
+            "seed": finding.seed,
+            "configuration": str(finding.configuration),
+            "what": finding.failure.sentence,
+            "details": finding.failure.details,
+            "tasks": finding.program.tasks,
+            "program": str(output),
+        }
+        print_json({"programs": total, "seconds": seconds, "failure": failure})
+    else:
+        OUT.print(f"Failure: {finding.failure.sentence}")
+        found = f"after {seconds:.0f} s with {finding.shrinking_seconds:.0f} s of shrinking ({rate})"
+        OUT.print(f"With --seed {finding.seed}, in {finding.configuration}, {found}.")
+        OUT.print(f"The same program failed in {finding.failed} of {finding.tried} more runs.")
+        if finding.failure.details:
+            OUT.print(finding.failure.details)
+        OUT.print(f"A C program of {finding.program.tasks} tasks that needs StarPU alone: {output}")
+    sys.exit(EXIT_DIFFERENT)

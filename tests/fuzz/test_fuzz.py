@@ -1,0 +1,99 @@
+"""`starpullm fuzz` with a real StarPU: right programs pass, and each kind of failure is told with a C program."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from starpullm.commands.main import main
+from starpullm.errors import InvalidArgumentError, MissingDependencyError
+from starpullm.fuzz.c_program import c_program
+from starpullm.fuzz.configuration import Configuration
+from starpullm.fuzz.interpreter import Interpreter, compile_c, starpu_flags
+from starpullm.fuzz.search import built_interpreter, search_seed
+
+pytestmark = pytest.mark.timeout(240)
+
+PLAIN = Configuration("eager", 2)
+WRONG = """\
+starpullm-fuzz 1 1
+handle 0 1 4 1 1 1
+task 0 1 0 0 0 0 -1 -1 0 1 0 1 17 0
+wait_for_all
+unregister 0 4 1 0 0
+end
+"""
+RIGHT = WRONG.replace(" 17 ", " 242678308967994831 ")
+ENDLESS = RIGHT.replace("task 0 1 0", "task 0 1 4").replace("831 0", "831 1 9")
+"""Its task waits for a tag that no task has."""
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    with built_interpreter() as directory:
+        yield directory
+
+
+def test_right_and_wrong_programs_one_after_another(directory: Path) -> None:
+    with Interpreter(directory, PLAIN) as interpreter:
+        assert interpreter.run(RIGHT, 60) is None
+        wrong = interpreter.run(WRONG, 60)
+        assert wrong is not None
+        assert re.fullmatch(r"task 0 sees 035e2aa2e0bad[0-9a-f]+ in handle 0, expected 0+11", wrong.sentence)
+        assert interpreter.run(RIGHT, 60) is None
+
+
+def test_a_hang_has_the_stacks_of_its_workers(directory: Path) -> None:
+    with Interpreter(directory, PLAIN) as interpreter:
+        failure = interpreter.run(ENDLESS, 3)
+        assert failure is not None
+        assert failure.is_hang
+        assert "wait" in failure.details
+        assert interpreter.run(RIGHT, 60) is None
+
+
+def test_a_program_of_another_version_is_refused(directory: Path) -> None:
+    with Interpreter(directory, PLAIN) as interpreter:
+        failure = interpreter.run(RIGHT.replace("fuzz 1", "fuzz 2"), 60)
+    assert failure is not None
+    assert failure.sentence == "a program of version 2, expected 1"
+
+
+def test_a_c_program_fails_alone_as_the_program_does(directory: Path, tmp_path: Path) -> None:
+    for name, text, status in (("wrong", WRONG, 1), ("right", RIGHT, 0)):
+        compile_c(c_program(text, name), tmp_path / name, ["-Wall", "-Werror", *starpu_flags()])
+        run = subprocess.run(
+            [tmp_path / name], env=PLAIN.environment(directory), capture_output=True, timeout=100, check=False
+        )
+        assert (run.returncode, run.stdout != b"ok\n") == (status, bool(status))
+
+
+def test_unmodified_starpu_passes(directory: Path) -> None:
+    finding, ran = search_seed(directory, 3, "scheduler=lws,workers=3,nodes=1,disk=0,perturb=0", float("inf"), 20)
+    assert finding is None
+    assert ran == 20
+
+
+def test_a_scheduler_that_starpu_does_not_have(directory: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="configuration scheduler=nothing"):
+        search_seed(directory, 1, "scheduler=nothing,nodes=1,disk=0", float("inf"), 1)
+
+
+def test_a_starpu_that_pkg_config_does_not_find(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PKG_CONFIG_LIBDIR", str(tmp_path))
+    monkeypatch.delenv("PKG_CONFIG_PATH", raising=False)
+    monkeypatch.delenv("STARPU_PREFIX", raising=False)
+    with pytest.raises(MissingDependencyError, match=r"starpu-1\.4"):
+        starpu_flags()
+
+
+@pytest.mark.parametrize("seed", ["-1", "one", str(1 << 62)])
+def test_a_seed_that_is_none(seed: str) -> None:
+    result = CliRunner().invoke(main, ["fuzz", f"--seed={seed}"])
+    assert result.exit_code == 2
+    assert f'--seed: found "{seed}"' in result.output

@@ -1,0 +1,99 @@
+"""The oracle makes legal programs of any records, and says what their tasks see."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from starpullm.errors import InvalidArgumentError
+from starpullm.fuzz.c_program import c_program
+from starpullm.fuzz.configuration import Configuration
+from starpullm.fuzz.draw import build
+from starpullm.fuzz.oracle import RW, Oracle, R, W
+
+
+def _random_program(seed: int) -> str:
+    drawn = random.Random(seed)
+    handles = [drawn.randbytes(4) for _ in range(6)]
+    return build(handles, [drawn.randbytes(16) for _ in range(200)], 1).text
+
+
+def _accesses(line: str) -> list[tuple[int, int, int]]:
+    numbers = [int(word) for word in line.split()[1:]]
+    return [(numbers[i], numbers[i + 1], numbers[i + 2]) for i in range(10, 10 + 3 * numbers[9], 3)]
+
+
+def test_a_writer_changes_what_the_next_reader_sees() -> None:
+    oracle = Oracle(1)
+    oracle.handle(1, 0, 0, 0)
+    reader, writer = bytes([0, 0] * 4), bytes([0, 1] * 4)
+    for chosen in (reader, writer, reader, writer, reader):
+        oracle.task(0, chosen, 0, 0, 0, 0, 0)
+    oracle.end()
+    tasks = [_accesses(line)[0] for line in oracle.lines if line.startswith("task")]
+    assert [mode for _, mode, _ in tasks] == [R, RW, R, RW, R]
+    seen = [digest for _, _, digest in tasks]
+    assert seen[0] == seen[1]
+    assert seen[2] == seen[3]
+    assert len(set(seen)) == 3
+
+
+def test_what_has_no_content_is_written_first() -> None:
+    oracle = Oracle(1)
+    oracle.handle(1, 0, 0, 1)
+    oracle.task(0, bytes(8), 0, 0, 0, 0, 0)
+    oracle.task(0, bytes(8), 0, 0, 0, 0, 0)
+    assert [_accesses(line)[0][1] for line in oracle.lines if line.startswith("task")] == [W, R]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_program_waits_for_all_that_it_starts(seed: int) -> None:
+    paused, held, alive, waitable = False, 0, set[int](), set[int]()
+    for line in _random_program(seed).splitlines()[1:-1]:
+        name, *words = line.split()
+        numbers = [int(word) for word in words]
+        paused = name == "pause" or (paused and name != "resume")
+        held += (name == "acquire" and numbers[1] == 2) - (name == "release")
+        if name == "handle":
+            alive.add(numbers[0])
+        if name in ("unregister", "unregister_submit"):
+            alive.remove(numbers[0])
+        if name == "task" and numbers[2] & 1:
+            waitable.add(numbers[0])
+        if name == "wait":
+            waitable.remove(numbers[0])
+        if name in ("wait", "wait_for_all", "unregister", "invalidate"):
+            assert not paused
+    assert (paused, held, alive, waitable) == (False, 0, set(), set())
+
+
+def test_the_same_records_are_the_same_program() -> None:
+    assert _random_program(7) == _random_program(7)
+    assert _random_program(7) != _random_program(8)
+
+
+def test_a_c_program_names_the_modes_and_ends_with_its_verdict() -> None:
+    text = c_program("starpullm-fuzz 1 1\nhandle 0 1 4 1 1 1\ntask 0 1 0 0 0 0 -1 -1 0 1 0 3 17 0\nend\n", "why")
+    assert "op_task((uint64_t[]){0, 1, 0, 0, 0, 0, -1, -1, 0, 1, 0, STARPU_RW, 0x11, 0});" in text
+    assert "op_partition" not in text
+    assert "starpullm" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("workers=0", 'workers: found "0", expected 1 to 8'),
+        ("workers=many", 'workers: found "many"'),
+        ("colour=red", 'found "colour=red", expected scheduler, workers'),
+        ("workers", 'found "workers", expected'),
+    ],
+)
+def test_a_configuration_that_is_none(text: str, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        Configuration.drawn(1, text)
+
+
+def test_a_configuration_can_be_given_as_it_is_printed() -> None:
+    drawn = Configuration.drawn(5, "")
+    assert Configuration.drawn(6, str(drawn)) == drawn
