@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from starpullm.binding import prototypes, structs
+from starpullm.binding import allocations, prototypes, structs
+from starpullm.checks.leaks import left_allocations
 from starpullm.processes.rank_wrapper import rank_and_size_from_environment
 from starpullm.processes.ranks import world
 from starpullm.runtime import Runtime
@@ -28,6 +29,22 @@ def runtime() -> Iterator[Runtime]:
     _, ranks = rank_and_size_from_environment()
     with Runtime("1x1", "lws", world() if ranks > 1 else None) as runtime:
         yield runtime
+
+
+@pytest.fixture
+def nothing_left(runtime: Runtime) -> Iterator[None]:
+    """Fail if a test leaves memory of the library's, open files or threads; what outlives it has to be open before."""
+    before = _open_files_and_threads()
+    allocations.start()
+    yield
+    allocations.stop()
+    assert left_allocations() == ""
+    assert _open_files_and_threads() == before
+
+
+def _open_files_and_threads() -> tuple[int, int]:
+    files, threads = (len(list(Path("/proc/self", of).iterdir())) for of in ("fd", "task"))
+    return files, threads
 
 
 @pytest.fixture(scope="session")

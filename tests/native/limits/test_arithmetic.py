@@ -19,7 +19,7 @@ from starpullm.errors import InvalidArgumentError
 
 from .refusals import refused
 
-pytestmark = pytest.mark.child("one worker")
+pytestmark = pytest.mark.child("one worker", preloads="allocations")
 
 _UPWARD = 0x800
 """The rounding mode FE_UPWARD of fenv.h on x86-64."""
@@ -87,7 +87,7 @@ def test_peak() -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the registers are x86-64's")
 @pytest.mark.parametrize(
-    ("said", "rounding", "bits"),
+    ("sentence", "rounding", "bits"),
     [
         ("", 0, 0),
         ("the rounding mode isn't to nearest", _UPWARD, 0),
@@ -95,10 +95,10 @@ def test_peak() -> None:
         ("denormals-are-zero is on: denormal operands count as 0", 0, _DENORMALS_ARE_ZERO),
     ],
 )
-def test_environment_of_the_calling_thread(statements: str, rounding: int, bits: int) -> None:
+def test_environment_of_the_calling_thread(sentence: str, rounding: int, bits: int) -> None:
     with _environment(rounding, bits):
         found = prototypes.call("float_environment")
-    assert prototypes.text(found) == statements
+    assert prototypes.text(found) == sentence
 
 
 @contextmanager

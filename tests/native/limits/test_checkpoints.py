@@ -22,7 +22,7 @@ from starpullm.trainer import Trainer
 from .refusals import refused
 from .sizes import MODEL, B, T
 
-pytestmark = pytest.mark.child("one worker")
+pytestmark = [pytest.mark.child("one worker", preloads="allocations"), pytest.mark.usefixtures("nothing_left")]
 
 HEADER = 1024
 _BYTES = HEADER + 4 * num_parameters(MODEL)

@@ -16,7 +16,7 @@ from starpullm.trainer import Trainer
 from .refusals import refused
 from .sizes import batch
 
-pytestmark = pytest.mark.child("one worker")
+pytestmark = [pytest.mark.child("one worker", preloads="allocations"), pytest.mark.usefixtures("nothing_left")]
 
 _ROOM = 4096
 _MAY_BE_NULL = ("session_submit_step", "learning_rate")

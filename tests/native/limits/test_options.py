@@ -17,7 +17,7 @@ from starpullm.trainer import Trainer
 from .refusals import refused, words
 from .sizes import MODEL, B, T
 
-pytestmark = pytest.mark.child("one worker")
+pytestmark = [pytest.mark.child("one worker", preloads="allocations"), pytest.mark.usefixtures("nothing_left")]
 
 Train = Callable[..., Trainer]
 Options = dict[str, Any]

@@ -13,7 +13,7 @@ from starpullm.trainer import Trainer
 
 from .sizes import batch
 
-pytestmark = pytest.mark.child("one worker")
+pytestmark = pytest.mark.child("one worker", preloads="allocations")
 
 _QUIET_NAN = 1 << 22
 

@@ -34,7 +34,7 @@ from .refusals import refused
 from .sizes import MODEL, B, T, batch
 from .test_checkpoints import HEADER
 
-pytestmark = pytest.mark.child("one worker")
+pytestmark = [pytest.mark.child("one worker", preloads="allocations"), pytest.mark.usefixtures("nothing_left")]
 
 Train = Callable[..., Trainer]
 

@@ -20,7 +20,7 @@ from .refusals import refused
 from .sizes import INT64_MAX, MODEL, TENSORS, batch
 from .test_checkpoints import SIZES
 
-pytestmark = pytest.mark.child("one worker")
+pytestmark = [pytest.mark.child("one worker", preloads="allocations"), pytest.mark.usefixtures("nothing_left")]
 
 STEP = "step-000000000001"
 FILE = "rank-00000-of-00001.state"

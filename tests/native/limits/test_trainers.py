@@ -21,7 +21,7 @@ from starpullm.trainer import Trainer
 from .refusals import refused
 from .sizes import MODEL, B, T, batch
 
-pytestmark = pytest.mark.child("one worker")
+pytestmark = pytest.mark.child("one worker", preloads="allocations")
 
 Train = Callable[..., Trainer]
 
@@ -65,6 +65,7 @@ def assert_same(expected: Mapping[str, NDArray[np.float32]], found: Mapping[str,
     assert [name for name in expected if compare_bits(expected[name], found[name])] == []
 
 
+@pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("token", [-1, MODEL.vocab_size, MODEL.padded_vocab_size, -(2**31)])
 @pytest.mark.parametrize("what", CALLS)
 def test_token_out_of_range(trainer: Trainer, what: str, token: int) -> None:
@@ -281,6 +282,7 @@ def test_hold(traced: Trainer, tmp_path: Path) -> None:
     traced.step(*batch(0))
 
 
+@pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("instruments", [Instruments(audit=True), Instruments(poison=True)], ids=["audit", "poison"])
 class TestWatched:
     """With an instrument that waits for all tasks."""
