@@ -13,6 +13,7 @@ WEIGHT_GRADIENTS = ("kept", "reused")
 GRADIENT_BUFFERS = ("shared", "block")
 SCHEDULES = ("gpipe", "1f1b", "zero-bubble")
 OFFLOAD_PLANS = ("ahead", "lru")
+ARITHMETICS = ("strict", "fused")
 
 MAX_SECONDS = 7 * 24 * 3600.0
 """No child process lives longer, and no time limit is."""

@@ -31,7 +31,8 @@ class TrainingState:
     ``step`` is the number of updates. ``batches`` is the number of batches read, each of ``batch_size`` sequences (all
     ranks together) of ``seq_len`` tokens. ``ranks`` is the number of ranks that saved it. ``seed`` and ``data_id`` are
     those of ``Trainer.save_state``. ``passed_over`` says why the newest incomplete state after this one can't be used;
-    it is empty if there is none. ``strict`` is False if a BLAS or the platform's libm computed any step.
+    it is empty if there is none. ``arithmetic`` is ``"strict"``, ``"fused"``, or ``"none"`` if a BLAS or the
+    platform's libm computed any step.
     """
 
     path: Path
@@ -48,7 +49,7 @@ class TrainingState:
     betas: tuple[float, float]
     eps: float
     weight_decay: float
-    strict: bool
+    arithmetic: str
 
 
 def training_state(path: str | os.PathLike[str]) -> TrainingState:
@@ -67,7 +68,7 @@ def training_state(path: str | os.PathLike[str]) -> TrainingState:
         betas=(info.beta1, info.beta2),
         eps=info.eps,
         weight_decay=info.weight_decay,
-        strict=not info.blas,
+        arithmetic=("strict", "none", "fused")[info.arithmetic],
         **{name: getattr(info, name) for name in same},
     )
 

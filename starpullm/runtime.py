@@ -13,7 +13,7 @@ from starpullm.binding.library import find_blas
 from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError, OutOfMemoryError
 from starpullm.memory import available_memory, bytes_of
-from starpullm.options import OFFLOAD_PLANS, index_of_choice
+from starpullm.options import ARITHMETICS, OFFLOAD_PLANS, index_of_choice
 from starpullm.processes import Comm
 from starpullm.processes.ranks import CommonBlocks, check_launcher, failing_together
 
@@ -83,7 +83,7 @@ class Runtime(Resource):
     comm
         An mpi4py communicator; None, or one of a single rank: this process alone.
     matmul
-        ``"strict"``: the library's own matrix products, with llm.c's bits. ``"blas"``: those of a BLAS, with one
+        ``"strict"``: the library's own matrix products. ``"blas"``: those of a BLAS, with one
         sequential call for each thread's part of the outputs. Then no result is strict: errors have their usual bounds,
         and bits depend on the BLAS, the processor and the partition.
     blas_library
@@ -92,6 +92,10 @@ class Runtime(Resource):
     platform_functions
         Whether expf, tanhf, coshf, logf and powf are the platform's libm's, in plain loops, and not the library's own,
         which are correctly rounded. Then no result is strict: it is for comparison with an llm.c that calls libm.
+    arithmetic
+        ``"strict"``: llm.c's bits. ``"fused"``: sums of products are fused, with bits of their own, which are the same
+        on every machine too (docs/numerics.md); it is faster where multiplication and addition are one instruction, and
+        slow where there is none. Not with a BLAS or the platform's functions.
     offload, memory_limit
         A folder on a disk, and the most bytes of trainers' data in memory, as a number or a text such as ``12G``: data
         that aren't used move to a file without a name in the folder. The bits are the same. On one rank, and not with
@@ -130,6 +134,7 @@ class Runtime(Resource):
         matmul: str = MATMULS[0],
         blas_library: str | os.PathLike[str] | None = None,
         platform_functions: bool = False,
+        arithmetic: str = ARITHMETICS[0],
         offload: str | os.PathLike[str] | None = None,
         memory_limit: int | str | None = None,
         offload_plan: str = OFFLOAD_PLANS[0],
@@ -138,7 +143,7 @@ class Runtime(Resource):
         self.comm = comm if comm is not None and comm.Get_size() > 1 else None
         self.rank = self.comm.Get_rank() if self.comm else 0
         self.ranks = self.comm.Get_size() if self.comm else 1
-        self.scheduler, self.platform_functions = scheduler, platform_functions
+        self.scheduler, self.platform_functions, self.arithmetic = scheduler, platform_functions, arithmetic
         self._blocks: CommonBlocks | None = None
         self._handle = structs.Handle("runtime")
         check_launcher()
@@ -154,6 +159,7 @@ class Runtime(Resource):
                 communicator=prototypes.communicator(self.comm.py2f() if self.comm else None),
                 blas_library=None if library is None else prototypes.c_string("blas_library", library),
                 platform_functions=platform_functions,
+                fused=index_of_choice("arithmetic", arithmetic, ARITHMETICS),
                 offload=None if offload is None else prototypes.c_string("offload", offload),
                 memory_limit=0 if memory_limit is None else _limit(memory_limit),
                 offload_plan=index_of_choice("offload_plan", offload_plan, OFFLOAD_PLANS),
@@ -168,9 +174,7 @@ class Runtime(Resource):
             workers = self.partition.workers
             self.most_workers = max(self.comm.allgather(workers)) if self.comm else workers
             """Of the ranks, whose partitions may differ."""
-            blas = prototypes.text(prototypes.call("blas"))
-            self.matmul = f"blas ({blas})" if blas else "strict"
-            """What computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the BLAS's own description."""
+            self._blas = prototypes.text(prototypes.call("blas"))
 
     def offloaded(self) -> Offloaded:
         """Return how many bytes have moved to the disk and from it so far; 0 without ``offload``.
@@ -192,11 +196,17 @@ class Runtime(Resource):
         """
         return Moved(*prototypes.results("runtime_moved", self._handle))
 
-    def restart(self, *, platform_functions: bool) -> None:
-        """Start again with these functions, unless it has them; `StateError` is raised if trainers are open."""
-        if platform_functions != self.platform_functions:
+    @property
+    def matmul(self) -> str:
+        """What computes the matrix products: the arithmetic, or ``"blas (...)"`` with the BLAS's own description."""
+        return f"blas ({self._blas})" if self._blas else self.arithmetic
+
+    def restart(self, *, platform_functions: bool = False, arithmetic: str = ARITHMETICS[0]) -> None:
+        """Start again with these, unless it has them; `StateError` is raised if trainers are open."""
+        if (platform_functions, arithmetic) != (self.platform_functions, self.arithmetic):
             prototypes.call("runtime_destroy", self._handle.address)
             self._options.platform_functions = self.platform_functions = platform_functions
+            self._options.fused, self.arithmetic = ARITHMETICS.index(arithmetic), arithmetic
             prototypes.call("runtime_create", self._options, self._handle.address)
 
     def _destroy(self) -> None:
@@ -211,14 +221,14 @@ class Runtime(Resource):
     def __repr__(self) -> str:
         state = "closed" if self.closed else "running"
         rank = f", rank {self.rank} of {self.ranks}" if self.comm else ""
-        matmul = "" if self.matmul == "strict" else f", matmuls by {self.matmul}"
+        matmul = "" if self.matmul == "strict" else f", matmuls: {self.matmul}"
         matmul += ", functions of the platform" if self.platform_functions else ""
         return f"<Runtime {self.partition} {self.scheduler}{rank}{matmul}, {state}>"
 
 
 def runtime_options(run: object) -> dict[str, Any]:
     """Return what a `Runtime` is created with after its communicator, from attributes of the same names."""
-    names = ("matmul", "blas_library", "offload", "memory_limit", "offload_plan", "devices")
+    names = ("matmul", "blas_library", "arithmetic", "offload", "memory_limit", "offload_plan", "devices")
     return {name: getattr(run, name) for name in names}
 
 

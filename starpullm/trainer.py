@@ -176,7 +176,7 @@ class Trainer(Resource):
             runtime.comm.Barrier()  # until then a rank may save what the others resume from
             with failing_together(runtime.comm):
                 same = options_of_all_ranks(options, checkpoint, resume)
-            check_same_options(runtime.comm, {**same, "matmul": runtime.matmul})
+            check_same_options(runtime.comm, {**same, "arithmetic": runtime.matmul})
         report_phase("loading the model", 0)
         self.runtime = runtime
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches

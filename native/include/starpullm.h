@@ -107,6 +107,13 @@ enum starpullm_offload_plan {
     STARPULLM_OFFLOAD_LRU = 1    /* when memory is needed, what hasn't been used for longest */
 };
 
+/* The contract of docs/numerics.md by which something was computed. */
+enum starpullm_arithmetic {
+    STARPULLM_STRICT = 0,
+    STARPULLM_NO_CONTRACT = 1, /* a BLAS computed matmuls, or the platform's libm elementary functions */
+    STARPULLM_FUSED = 2
+};
+
 struct starpullm_runtime_options {
     size_t size;
     int32_t workers;            /* W */
@@ -133,6 +140,7 @@ struct starpullm_runtime_options {
     /* How many OpenCL devices run tasks beside the workers; -1: all. With workers of one thread and the library's own
      * kernels, without offload. What only one iteration needs has no buffer in main memory then. */
     int32_t devices;
+    int32_t fused; /* 1: STARPULLM_FUSED, with the library's own kernels, without devices */
 };
 STARPULLM_API enum starpullm_status starpullm_runtime_create(const struct starpullm_runtime_options *options,
                                                              starpullm_runtime **runtime);
@@ -317,9 +325,7 @@ struct starpullm_training_state_info {
     char passed_over[512]; /* if there are newer states that aren't complete: what is wrong with the newest; else "" */
     float learning_rate;   /* of the last update; of the options before the first */
     float beta1, beta2, eps, weight_decay;
-    /* 1: a BLAS computed the matmuls of some of its steps, or libm the elementary functions, so its bits aren't strict
-     */
-    int32_t blas;
+    int32_t arithmetic; /* enum starpullm_arithmetic; STARPULLM_NO_CONTRACT if some of its steps had none */
 };
 
 /* Of the newest complete state in a folder, or of the one whose folder it is. */

@@ -13,6 +13,14 @@
 
 #include "kernels/elementary/scalar.h"
 
+/* The term of a sum of products. Of the two libraries that native/CMakeLists.txt makes of this file, one has fused
+ * sums. */
+#ifdef FUSED
+#define ADD_PRODUCT(sum, a, b) ((sum) = fmaf(a, b, sum))
+#else
+#define ADD_PRODUCT(sum, a, b) ((sum) += (a) * (b))
+#endif
+
 /* ---- What the caller gives ---- */
 
 struct parameters {
@@ -151,7 +159,7 @@ static void matmul_forward(float *out, const float *x, const float *weight, cons
         for (size_t o = 0; o < OC; o++) {
             float sum = bias ? bias[o] : 0.0f;
             for (size_t i = 0; i < C; i++)
-                sum += x[t * C + i] * weight[o * C + i];
+                ADD_PRODUCT(sum, x[t * C + i], weight[o * C + i]);
             out[t * OC + o] = sum;
         }
 }
@@ -169,7 +177,7 @@ static void attention_forward(float *out, float *preatt, float *att, const float
                 const float *k = qkv + t2 * 3 * C + C + h * hs;
                 float sum = 0.0f;
                 for (size_t i = 0; i < hs; i++)
-                    sum += q[i] * k[i];
+                    ADD_PRODUCT(sum, q[i], k[i]);
                 pre[t2] = sum * scale;
                 if (pre[t2] > highest)
                     highest = pre[t2];
@@ -186,7 +194,7 @@ static void attention_forward(float *out, float *preatt, float *att, const float
             for (size_t i = 0; i < hs; i++) {
                 float sum = 0.0f;
                 for (size_t t2 = 0; t2 <= t; t2++)
-                    sum += a[t2] * qkv[t2 * 3 * C + 2 * C + h * hs + i];
+                    ADD_PRODUCT(sum, a[t2], qkv[t2 * 3 * C + 2 * C + h * hs + i]);
                 o[i] = sum;
             }
         }
@@ -276,8 +284,8 @@ static void matmul_backward(float *dx, float *dweight, float *dbias, const float
             if (dbias)
                 dbias[o] += d;
             for (size_t i = 0; i < C; i++) {
-                dx[t * C + i] += weight[o * C + i] * d;
-                dweight[o * C + i] += x[t * C + i] * d;
+                ADD_PRODUCT(dx[t * C + i], weight[o * C + i], d);
+                ADD_PRODUCT(dweight[o * C + i], x[t * C + i], d);
             }
         }
 }
@@ -336,16 +344,16 @@ static void attention_backward(float *dqkv, float *dpreatt, float *datt, const f
             float *da = datt + (h * T + t) * T, *dpre = dpreatt + (h * T + t) * T;
             for (size_t t2 = 0; t2 <= t; t2++)
                 for (size_t i = 0; i < hs; i++) {
-                    da[t2] += v[t2 * row + i] * d[i];
-                    dv[t2 * row + i] += a[t2] * d[i];
+                    ADD_PRODUCT(da[t2], v[t2 * row + i], d[i]);
+                    ADD_PRODUCT(dv[t2 * row + i], a[t2], d[i]);
                 }
             for (size_t t2 = 0; t2 <= t; t2++)
                 for (size_t t3 = 0; t3 <= t; t3++)
-                    dpre[t3] += a[t2] * ((t2 == t3 ? 1.0f : 0.0f) - a[t3]) * da[t2];
+                    ADD_PRODUCT(dpre[t3], a[t2] * ((t2 == t3 ? 1.0f : 0.0f) - a[t3]), da[t2]);
             for (size_t t2 = 0; t2 <= t; t2++)
                 for (size_t i = 0; i < hs; i++) {
-                    dq[t * row + i] += k[t2 * row + i] * dpre[t2] * scale;
-                    dk[t2 * row + i] += q[t * row + i] * dpre[t2] * scale;
+                    ADD_PRODUCT(dq[t * row + i], k[t2 * row + i] * dpre[t2], scale);
+                    ADD_PRODUCT(dk[t2 * row + i], q[t * row + i] * dpre[t2], scale);
                 }
         }
 }

@@ -10,6 +10,7 @@ import numpy as np
 
 from starpullm.binding import declarations, prototypes, structs
 from starpullm.errors import InvalidArgumentError
+from starpullm.options import ARITHMETICS
 
 Argument = Any
 """An array or None for a pointer, numbers for a struct's members, a number for anything else."""
@@ -48,6 +49,11 @@ class Kernel:
         """
         values = [_to_c(parameter, arguments) for parameter in self.parameters]
         self._function(*values, _Team(thread, threads))
+
+
+def level_name(level: str, arithmetic: str) -> str:
+    """Return the name of a level's kernels of an arithmetic."""
+    return level if arithmetic == ARITHMETICS[0] else f"{level}_{arithmetic}"
 
 
 def kernel_names() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from starpullm.errors import FileError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
 from starpullm.options import (
+    ARITHMETICS,
     GRADIENT_BUFFERS,
     RECOMPUTATIONS,
     REDUCTIONS,
@@ -71,6 +72,7 @@ class Case(NamedTuple):
     stages: int | Sequence[int] = 1
     schedule: str = SCHEDULES[0]
     gradient_buffers: str = GRADIENT_BUFFERS[0]
+    arithmetic: str = ARITHMETICS[0]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -104,7 +106,8 @@ class Case(NamedTuple):
         cut = [self.stages] if isinstance(self.stages, int) else self.stages
         stages = "" if self.stages == 1 else f"stages{'_'.join(map(str, cut))}-{self.schedule}"
         buffers = f"{self.gradient_buffers}buffers" if self.gradient_buffers != GRADIENT_BUFFERS[0] else ""
-        parts = (counts, self.reduction, tiles, sets, recompute, gradients, stages, buffers, self.what, delays)
+        fused = self.arithmetic.removeprefix(ARITHMETICS[0])
+        parts = (counts, self.reduction, tiles, sets, recompute, gradients, stages, buffers, fused, self.what, delays)
         return "-".join(filter(None, (Path(self.record).stem, *parts)))
 
 
@@ -116,6 +119,7 @@ class SuiteOptions(Protocol):
     records: Sequence[str]
     """Names of shipped ones, paths of others."""
     reductions: Sequence[str]
+    arithmetics: Sequence[str]
 
     @property
     def parity_records(self) -> Sequence[str]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.binding.kernels import Kernel
+from starpullm.binding.kernels import Kernel, level_name
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import SETTINGS, GoldenRecord
 
@@ -35,6 +35,7 @@ def compare_step(
     groups: Mapping[str, Tensors], before: Tensors, targets: NDArray[np.int32], settings: GoldenRecord, step: int
 ) -> Iterator[Compared]:
     """Compare what a step, from 1, has computed; ``before`` are wpe's params and, from the second step, its m and v."""
+    plain = level_name("ref", settings.arithmetic)
     acts, dacts, params = groups["activations"], groups["activation_grads"], groups["params"]["wpe"]
     layers, B, NH, T, _ = acts["att"].shape
     heads = {"B": layers * B, "T": T, "C": acts["encoded"].shape[-1], "NH": NH, "out": acts["atty"]}
@@ -51,7 +52,7 @@ def compare_step(
         ("tanhf or coshf", "activation_grads/fch", dacts["fch"], "gelu_backward", "dinp", backward),
         ("powf", "params/wpe", params, "adamw_update", "params", update),
     ):
-        own, platform = (_differences(values, Kernel(of, kernel), output, arguments) for of in ("ref", "platform"))
+        own, platform = (_differences(values, Kernel(of, kernel), output, arguments) for of in (plain, "platform"))
         yield Compared(function, tensor, values.size, own, platform)
 
 

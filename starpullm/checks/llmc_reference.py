@@ -10,7 +10,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from starpullm.errors import InvalidArgumentError, RuntimeFailureError, Starpull
 from starpullm.files.atomic import atomic_write
 from starpullm.golden.llmc import LlmcModel
 from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, split_layer, step_results, tensor_digest
+from starpullm.options import ARITHMETICS
 from starpullm.processes import Comm
 from starpullm.processes.children import Child, Lost, Raised
 from starpullm.processes.endings import Completed
@@ -79,7 +80,7 @@ class LlmcReference:
 
     def _doubt(self) -> str:
         """Return a phrase on whether this llm.c has the golden record's bits; empty if it needn't."""
-        if self.platform_functions:
+        if self.platform_functions or self.record.arithmetic != ARITHMETICS[0]:
             return ""
         if not (different := self.differences()):
             return ", which has the golden record's bits"
@@ -113,7 +114,7 @@ def _reference(library: Path, record: GoldenRecord, checkpoint: Path, directory:
     if not library.is_file():
         found = f"{library}: no such file" if library.name else "library: found none"
         raise InvalidArgumentError(f"{found}, expected a shared object with llm.c's functions")
-    key = hashlib.sha256(library.read_bytes() + record.path.read_bytes()).hexdigest()[:16]
+    key = hashlib.sha256(library.read_bytes() + record.path.read_bytes()).hexdigest()[:16] + record.arithmetic
     path = directory / f"llmc-{key}.json"
     if not path.is_file():
         content = {
@@ -123,7 +124,8 @@ def _reference(library: Path, record: GoldenRecord, checkpoint: Path, directory:
         with atomic_write(path) as file:
             file.write(json.dumps(content).encode())
     *_, last = json.loads(path.read_text("utf-8"))["steps"]
-    return LlmcReference(library, record, checkpoint, GoldenRecord.load(path), last["platform_functions"])
+    results = replace(GoldenRecord.load(path), arithmetic=record.arithmetic)
+    return LlmcReference(library, record, checkpoint, results, last["platform_functions"])
 
 
 def train_llmc(
@@ -135,6 +137,7 @@ def train_llmc(
     """
     name = f"llm.c in {library}"
     arguments = {"library": str(library.absolute()), "record": str(record.path), "checkpoint": str(checkpoint)}
+    arguments["arithmetic"] = record.arithmetic
     with Child(name, _train, {**arguments, "wanted": wanted}) as child:
         reply = child.start(LLMC_SECONDS)
     if isinstance(reply, Raised) and hasattr(errors, reply.kind):
@@ -150,10 +153,10 @@ def train_llmc(
 
 @contextmanager
 def _train(
-    comm: None, library: str, record: str, checkpoint: str, wanted: dict[str, Any] | None
+    comm: None, library: str, record: str, checkpoint: str, arithmetic: str, wanted: dict[str, Any] | None
 ) -> Iterator[tuple[list[dict[str, Any]], Callable[[object], None]]]:
     """Train with llm.c, and give the steps of a record, or write the wanted tensor."""
-    case = GoldenRecord.load(record, with_results=False)
+    case = replace(GoldenRecord.load(record, with_results=False), arithmetic=arithmetic)
     model = LlmcModel(Path(library), Path(checkpoint))
     steps: list[dict[str, Any]] = []
     compared: list[Compared] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,6 +21,7 @@ from starpullm.checks.references import (
     ExpectedValues,
     GoldenReference,
     Reference,
+    of_arithmetic,
     plain_model,
     record_trainer,
     why_not_comparable,
@@ -30,6 +32,7 @@ from starpullm.data.generator import generate_tokens
 from starpullm.golden.plain import PlainModel
 from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
 from starpullm.instruments import Instruments
+from starpullm.options import REDUCTIONS
 from starpullm.runtime import Runtime
 from starpullm.trace import TaskRecord
 from starpullm.trainer import Trainer
@@ -84,17 +87,26 @@ class Parity(Check):
     needs: ClassVar = Needs(promises=(Promise.BITWISE,))
 
     def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
-        """Yield the cases of all records, also of those that only parity is checked with."""
-        for records in (options.records, options.parity_records):
-            yield from record_cases(options, ranks, self.needs.promises, records=records)
-        yield from sharing_cases(options, ranks)
-        yield from pipeline_cases(options, ranks)
+        """Yield the cases of all records, also of those that only parity is checked with, in the first arithmetic.
+
+        Others have a case for each of the first two records.
+        """
+        first, *others = options.arithmetics
+        of_records = (
+            record_cases(options, ranks, self.needs.promises, records=records)
+            for records in (options.records, options.parity_records)
+        )
+        for case in chain(*of_records, sharing_cases(options, ranks), pipeline_cases(options, ranks)):
+            yield case._replace(arithmetic=first)
+        for record in options.records[:2] if REDUCTIONS[0] in options.reductions else ():
+            case = Case(record, max(options.sub_batches(record, ranks), default=0), REDUCTIONS[0], seed=options.seed)
+            yield from (case._replace(arithmetic=other) for other in others if case.sub_batches)
 
     def run(self, context: CheckContext, case: Case) -> Result:
         """Compare with a golden record."""
         record = find_record(case.record)
         checkpoint = context.checkpoint(record)
-        return self.compare(record, context.runtime, checkpoint, case)
+        return self.compare(of_arithmetic(record, case.arithmetic, checkpoint), context.runtime, checkpoint, case)
 
     def compare(
         self,
@@ -109,14 +121,14 @@ class Parity(Check):
     ) -> Result:
         """Run a record's steps on a runtime. Over ranks all ranks must call this, and all get the same result.
 
-        The runtime is restarted if the reference has other elementary functions than it.
+        The runtime is restarted if it hasn't the record's arithmetic, or the reference's elementary functions.
         ``checkpoint`` is the record's model, from ``make_inputs``. Expected values come from the reference of rank 0;
         by default the record is a golden one. ``progress`` is called after each step. An `InvalidArgumentError` is
         raised if the ranks, or a rank's sub-batches, don't divide the record's batch.
         """
         local_sequences(runtime, record.batch_size, f"{record.name}: its", case.stages)
         reference = reference or GoldenReference(record, checkpoint)
-        runtime.restart(platform_functions=reference.platform_functions)
+        runtime.restart(platform_functions=reference.platform_functions, arithmetic=record.arithmetic)
         undecided = why_not_comparable(runtime)
         found = _Found()
         if not undecided:
@@ -168,12 +180,15 @@ class ParityWithLlmc(Parity):
     def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield the same cases, if there is an llm.c."""
         library = str(options.llmc_library or "")
-        yield from (case._replace(library=library) for case in super().cases(options, ranks) if library)
+        for case in super().cases(options, ranks):
+            if library and case.arithmetic == options.arithmetics[0]:
+                yield case._replace(library=library)
 
     def run(self, context: CheckContext, case: Case) -> Result:
         """Compare with llm.c, which runs once for each record."""
         record = find_record(case.record)
         checkpoint = context.checkpoint(record)
+        record = replace(record, arithmetic=case.arithmetic)
         reference = run_llmc(Path(case.library), record, checkpoint, context.directory, context.runtime.comm)
         return self.compare(reference.record, context.runtime, checkpoint, case, reference=reference)
 

@@ -6,7 +6,7 @@ Records hold digests. For values the plain sequential model trains.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from starpullm.checks.cases import LIGHT_PARAMETERS
 from starpullm.data.generator import generate_tokens
+from starpullm.errors import RuntimeFailureError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import num_parameters
 from starpullm.golden.plain import PlainModel, Settings, new_state
-from starpullm.golden.records import GoldenRecord, split_layer, tensor_digest
+from starpullm.golden.records import GoldenRecord, digest_of_steps, split_layer, step_results, tensor_digest
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
 from starpullm.schedules import number_of_pipelines
@@ -75,7 +76,7 @@ Reference: TypeAlias = "GoldenReference | LlmcReference"
 
 def why_not_comparable(runtime: Runtime) -> str:
     """Return why a run needn't have a record's bits; empty if it has to have them."""
-    return "" if runtime.matmul == "strict" else f"matmuls by {runtime.matmul}, expected strict ones"
+    return "" if runtime.matmul == runtime.arithmetic else f"matmuls by {runtime.matmul}, expected strict ones"
 
 
 def record_trainer(
@@ -103,7 +104,25 @@ def plain_model(record: GoldenRecord, checkpoint: Path) -> PlainModel:
     """Return the plain model with a record's model and settings, before its first step."""
     state = new_state(record.model, read_checkpoint(checkpoint).parameters)
     settings = Settings(record.learning_rate, (record.beta1, record.beta2), record.eps, record.weight_decay)
-    return PlainModel(record.model, state, record.batch_size, record.seq_len, settings)
+    return PlainModel(record.model, state, record.batch_size, record.seq_len, settings, record.arithmetic)
+
+
+def of_arithmetic(record: GoldenRecord, arithmetic: str, checkpoint: Path) -> GoldenRecord:
+    """Return the record with the results of an arithmetic: if it isn't strict, those of the plain model.
+
+    A `RuntimeFailureError` is raised if these aren't llm.c's, of which the record has a digest.
+    """
+    if arithmetic == record.arithmetic:
+        return record
+    other = replace(record, arithmetic=arithmetic, origin=f"plain model, {arithmetic}")
+    model = plain_model(other, checkpoint)
+    steps = [step_results(loss, model.groups) for loss in plain_steps(other, model)]
+    if record.fused_sha256 not in ("", found := digest_of_steps(steps)):
+        raise RuntimeFailureError(
+            f"{record.path}: the plain model's fused results have the digest {found}, expected llm.c's, "
+            f"{record.fused_sha256}"
+        )
+    return other.with_steps(steps)
 
 
 def plain_steps(record: GoldenRecord, model: PlainModel) -> Iterator[np.float32]:

@@ -18,7 +18,7 @@ from starpullm.commands.render import ERR, OUT, print_json, progress_bar
 from starpullm.errors import StarpullmError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
-from starpullm.options import RECOMPUTATIONS, REDUCTIONS, settings_of
+from starpullm.options import ARITHMETICS, RECOMPUTATIONS, REDUCTIONS, settings_of
 from starpullm.processes.lock import machine_lock
 from starpullm.runtime import Partition
 from starpullm.schedules import number_of_pipelines
@@ -107,7 +107,7 @@ _REPEATED = ("reduction", "weight_gradient_tiles", "recompute")
 def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Workload]:
     """Yield every combination of the repeated options."""
     totals = run.total_batch_size or [record.batch_size if record else 4]
-    names = ("scheduler", "iterations", "warm_up", "matmul", "memory_limit", "offload_plan", "devices")
+    names = ("scheduler", "iterations", "warm_up", "matmul", "arithmetic", "memory_limit", "offload_plan", "devices")
     same = settings_of(run) | {name: getattr(run, name) for name in names}
     for batch_size, ranks, partition in product(run.batch_size or totals, run.ranks, run.partitions):
         sub_batches = run.sub_batches or [Partition.parse(partition).workers]
@@ -161,7 +161,7 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
 
 def _peer(run: SimpleNamespace, name: str) -> Variant:
     if name == BLAS:
-        return Variant(name, matmul="blas", blas_library=run.blas_library)
+        return Variant(name, matmul="blas", blas_library=run.blas_library, arithmetic=ARITHMETICS[0])
     return Variant(name, library=run.baseline_library.absolute())
 
 
@@ -200,7 +200,7 @@ def _print_result(results: Sequence[Throughput | SpeedComparison], workloads: Se
             f"{first.warm_up}, {first.scheduler}, {result.simd_level}"
         )
         if result.matmul != "strict":
-            OUT.print(f"matmuls by {result.matmul}: not strict")
+            OUT.print(f"matmuls: {result.matmul}, not strict")
         _print_line("configuration".ljust(len(name)), _COLUMNS)
     _print_line(name, [cell(result) for cell in _COLUMNS.values()])
 

@@ -14,6 +14,7 @@ import click
 from starpullm.data.generator import generate_checkpoint
 from starpullm.files.model import ModelConfig
 from starpullm.options import (
+    ARITHMETICS,
     GRADIENT_BUFFERS,
     OFFLOAD_PLANS,
     RECOMPUTATIONS,
@@ -129,7 +130,8 @@ devices = click.option(
 )
 pipelines = together(stages, schedule, gradient_buffers)
 settings = together(sets, recompute, weight_gradients, pipelines, reduction, tiles)
-computing = together(matmul, blas_library, limited_memory, devices)
+arithmetic = _word("--arithmetic", ARITHMETICS, "fused: a sum of products rounds each term once, with other bits.")
+computing = together(matmul, blas_library, arithmetic, limited_memory, devices)
 
 report = click.option("--report", type=PATH, metavar="DIR", help="Folder for a page of the results, and their data.")
 

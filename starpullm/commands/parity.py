@@ -20,6 +20,7 @@ from starpullm.checks.left_out import LeftOut, not_chosen
 from starpullm.checks.llmc_reference import run_llmc
 from starpullm.checks.parity import Parity
 from starpullm.checks.recorded_run import MAX_RECORDED, MAX_RECORDED_PARAMETERS, record_steps
+from starpullm.checks.references import of_arithmetic
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.training import make_inputs
 from starpullm.commands import options, sizes
@@ -115,14 +116,17 @@ def command(**values: Any) -> None:
             for record, counts in plan:
                 checkpoint = make_inputs(record, directory)
                 llmc: Path | None = run.llmc_library
-                reference = run_llmc(llmc, record, checkpoint, directory, comm) if llmc else None
+                of_run = replace(record, arithmetic=run.arithmetic)
+                reference = run_llmc(llmc, of_run, checkpoint, directory, comm) if llmc else None
+                of_run = reference.record if reference else of_arithmetic(record, run.arithmetic, checkpoint)
                 for place in places:
                     with Runtime(*place, comm, **runtime_options(run)) as runtime, guarded(comm, exit_status):
                         at = CheckContext(runtime, directory)
                         for count in counts:
-                            case = Case(record.name, **{**settings_of(run), "sub_batches": count})
+                            settings = settings_of(run) | {"sub_batches": count, "arithmetic": run.arithmetic}
+                            case = Case(record.name, **settings)
                             result = Parity().compare(
-                                reference.record if reference else record,
+                                of_run,
                                 runtime,
                                 checkpoint,
                                 case,

@@ -139,7 +139,7 @@ def _start_of(run: SimpleNamespace) -> tuple[ModelConfig, TrainingState | None]:
     state = training_state(run.resume)
     if state.passed_over:
         note(state.passed_over)
-    if not state.strict:
+    if state.arithmetic == "none":
         note(f"{state.path}: a BLAS or the platform's libm computed its steps: not strict")
     if state.step > run.steps:
         raise InvalidArgumentError(
@@ -185,7 +185,7 @@ def _train(
     """Train, and return the results as --json prints them; without it, print each step."""
     say: _Say = (lambda line: None) if run.as_json else OUT.print
     if runtime.matmul != "strict":
-        say(f"matmuls by {runtime.matmul}: not strict")
+        say(f"matmuls: {runtime.matmul}, not strict")
     if 0 < run.activation_sets < min(run.sub_batches, workers := runtime.partition.workers):
         say(f"{run.activation_sets} of {workers} workers have a sub-batch: more activation sets keep them busy")
     first_step = state.step + 1 if state else 1

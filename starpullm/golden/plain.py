@@ -16,6 +16,7 @@ from starpullm.files.model import ModelConfig, num_elements, num_parameters, par
 from starpullm.golden.pointers import ActivationPointers, ParameterPointers
 from starpullm.golden.records import activation_shapes
 from starpullm.memory import available_memory
+from starpullm.options import ARITHMETICS
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
@@ -62,7 +63,15 @@ def new_state(config: ModelConfig, params: Mapping[str, Floats]) -> State:
 class PlainModel:
     """A sequential trainer of whole batches (B, T); ``groups`` has its tensors as ``Trainer`` names them."""
 
-    def __init__(self, config: ModelConfig, state: State, batch_size: int, seq_len: int, settings: Settings) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        state: State,
+        batch_size: int,
+        seq_len: int,
+        settings: Settings,
+        arithmetic: str = ARITHMETICS[0],
+    ) -> None:
         self.config, self.batch_size, self.seq_len, self.settings = config, batch_size, seq_len, settings
         shapes = activation_shapes(config, batch_size, seq_len)
         needed = 8 * sum(map(num_elements, shapes.values())) + 16 * num_parameters(config)
@@ -79,7 +88,7 @@ class PlainModel:
         self._model = _Model(
             batch_size, seq_len, *sizes, *pointers, *(ActivationPointers(*_addresses(of)) for of in (acts, dacts))
         )
-        self._library = library()
+        self._library = library(arithmetic)
 
     @property
     def state(self) -> State:
@@ -142,9 +151,10 @@ class PlainModel:
 
 
 @cache
-def library() -> ctypes.CDLL:
-    """Return the plain model's library, which is installed with the package."""
-    path = Path(__file__).parents[1] / "lib" / "libstarpullm_plain.so"
+def library(arithmetic: str = ARITHMETICS[0]) -> ctypes.CDLL:
+    """Return the plain model's library for an arithmetic, which is installed with the package."""
+    name = "plain" if arithmetic == ARITHMETICS[0] else f"plain_{arithmetic}"
+    path = Path(__file__).parents[1] / "lib" / f"libstarpullm_{name}.so"
     if not path.is_file():
         raise LibraryNotFoundError(f"{path}: not found, expected the plain model's library there")
     return declared(ctypes.CDLL(str(path)))

@@ -6,9 +6,10 @@ Size letters: B batch, T sequence length, C channels, NH heads, L layers, V voca
 from __future__ import annotations
 
 import hashlib
+import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from starpullm.errors import FormatError, InvalidArgumentError
 from starpullm.files.header import INT32_MAX, StrPath
 from starpullm.files.json_reader import JsonNode, read_json
 from starpullm.files.model import INT64_MAX, UNLAYERED_PARAMETERS, ModelConfig, parameter_shapes
+from starpullm.options import ARITHMETICS
 
 THRESHOLD_RECORDS: Final = ("single", "ragged", "long", "wide")
 """Names of the shipped records whose sizes lie beyond thresholds at which the code takes another path."""
@@ -62,7 +64,9 @@ class GoldenRecord:
     """A model, tokens and settings of AdamW, and what llm.c computed with them.
 
     ``seed`` is the number of the generated model and tokens (see `starpullm.data`), whose SHA-256 in hex are
-    ``checkpoint_sha256`` and ``tokens_sha256`` (of all steps together). ``origin`` names the results.
+    ``checkpoint_sha256`` and ``tokens_sha256`` (of all steps together). ``origin`` names the results, which are those
+    of ``arithmetic``. ``fused_sha256`` is the digest (see `digest_of_steps`) of llm.c's results with fused sums; empty:
+    it isn't known.
     """
 
     path: Path
@@ -80,6 +84,8 @@ class GoldenRecord:
     tokens_sha256: str
     steps: tuple[GoldenStep, ...]
     origin: str
+    fused_sha256: str
+    arithmetic: str
 
     @classmethod
     def load(cls, path: StrPath, *, with_results: bool = True) -> GoldenRecord:
@@ -120,7 +126,13 @@ class GoldenRecord:
             tokens_sha256=root.child("tokens_sha256").hex(_SHA256_DIGITS),
             steps=steps,
             origin=root.child("origin").text() if "origin" in root.mapping() else "golden record",
+            fused_sha256=root.child("fused_sha256").hex(_SHA256_DIGITS) if "fused_sha256" in root.mapping() else "",
+            arithmetic=ARITHMETICS[0],
         )
+
+    def with_steps(self, steps: Sequence[Mapping[str, Any]]) -> GoldenRecord:
+        """Return the record with other results, each of them of `step_results`."""
+        return replace(self, steps=tuple(_step(JsonNode(self.path, "steps", step), self.model) for step in steps))
 
     @property
     def num_steps(self) -> int:
@@ -211,6 +223,11 @@ def step_results(loss: np.float32, groups: Mapping[str, Mapping[str, NDArray[np.
         group: {name: tensor_digest(values) for name, values in split_layers(groups[group])} for group in TENSOR_GROUPS
     }
     return {"mean_loss": float(loss), "mean_loss_bits": f"{loss.view(np.uint32):08x}", **digests}
+
+
+def digest_of_steps(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Return the SHA-256 in hex of the JSON text of steps, each of them of `step_results`."""
+    return hashlib.sha256(json.dumps(steps).encode()).hexdigest()
 
 
 def _step(node: JsonNode, model: ModelConfig) -> GoldenStep:

@@ -129,7 +129,7 @@ def starpullm_trainer(
     starpullm_runtime.restart(platform_functions=platform)
     with new_trainer(CheckContext(starpullm_runtime, tmp_path), starpullm_golden, trace=True) as new:
         yield new
-    starpullm_runtime.restart(platform_functions=False)
+    starpullm_runtime.restart()
 
 
 @pytest.fixture

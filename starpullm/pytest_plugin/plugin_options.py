@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 import pytest
 
 from starpullm.errors import MissingDependencyError, StarpullmError
-from starpullm.options import MAX_SECONDS, REDUCTIONS, RuntimeConfiguration
+from starpullm.options import ARITHMETICS, MAX_SECONDS, REDUCTIONS, RuntimeConfiguration
 from starpullm.pytest_plugin.ranked_run import launched_ranks, rank_and_size
 
 DEFAULT_RECORDS = ("tiny", "odd", "small", "deep")
@@ -179,6 +179,12 @@ class Options:
         REDUCTIONS,
         lambda text, _: _one_of(text, REDUCTIONS),
         "reductions of gradients; default: ordered,tree,redux",
+    )
+    arithmetics = _list(
+        "NAME,…",
+        ARITHMETICS,
+        lambda text, _: _one_of(text, ARITHMETICS),
+        "of parity, which the first has all cases of, each other one two; default: strict,fused",
     )
     records = _list(
         "RECORD,…",

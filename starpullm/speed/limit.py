@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from starpullm.files.model import ModelConfig
 from starpullm.machine import peak_gflops
+from starpullm.options import ARITHMETICS
 from starpullm.processes import Comm
 from starpullm.processes.progress import report_phase
 from starpullm.speed.workload import all_values
@@ -29,17 +30,17 @@ def matmul_flops(model: ModelConfig, batch_size: int, seq_len: int) -> int:
     return linear + attention
 
 
-def measure_peaks(cores: int, comm: Comm | None, repetitions: int) -> tuple[list[float], list[float]]:
-    """Return the strict and the fused peak of all ranks together, in 10^9 operations per second, of each repetition.
+def measure_peaks(cores: int, comm: Comm | None, repetitions: int) -> dict[str, list[float]]:
+    """Return the peak of each arithmetic, of all ranks together, in 10^9 operations per second, of each repetition.
 
-    Strict and fused (with fused multiply-add) measurements alternate; each rank uses `cores` cores.
+    The measurements alternate; each rank uses `cores` cores.
     """
     report_phase("measuring what the machine can do")
-    strict: list[float] = []
-    fused: list[float] = []
+    peaks: dict[str, list[float]] = {arithmetic: [] for arithmetic in ARITHMETICS}
     for _ in range(repetitions):
-        for is_fused, peaks in ((False, strict), (True, fused)):
+        for arithmetic, of in peaks.items():
             if comm:
                 comm.Barrier()
-            peaks.append(sum(all_values(comm, peak_gflops(cores, fused=is_fused, seconds=_PEAK_SECONDS))))
-    return strict, fused
+            own = peak_gflops(cores, fused=arithmetic == "fused", seconds=_PEAK_SECONDS)
+            of.append(sum(all_values(comm, own)))
+    return peaks

@@ -16,6 +16,7 @@ import numpy as np
 from starpullm.errors import FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.graph.merge import is_kernel
 from starpullm.machine import processor, simd_level
+from starpullm.options import ARITHMETICS
 from starpullm.predict.prediction import recorded_waits
 from starpullm.processes import Comm
 from starpullm.processes.progress import report_phase
@@ -55,7 +56,7 @@ def serve(
         "throughput": lambda: _throughput(own, model, comm),
         "first": lambda: _turn(own, model, comm, is_first=True),
         "turn": lambda: _turn(own, model, comm, is_first=False),
-        "peaks": lambda: measure_peaks(own.cores, comm, _PEAK_REPETITIONS)[0],
+        "peaks": lambda: measure_peaks(own.cores, comm, _PEAK_REPETITIONS)[own.arithmetic],
     }
     yield None, lambda request: answers[request]()
 
@@ -89,8 +90,9 @@ def _throughput(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     traced, _ = run_measured(workload, checkpoint, comm, trace=True)
     after = measure_peaks(workload.cores, comm, _PEAK_REPETITIONS)
-    strict, fused = (first + second for first, second in zip(before, after, strict=True))
-    limit = statistics.median(strict)
+    peaks = {arithmetic: of + after[arithmetic] for arithmetic, of in before.items()}
+    own = peaks[workload.arithmetic] if any(peaks[workload.arithmetic]) else peaks[ARITHMETICS[0]]
+    limit = statistics.median(own)
     step_seconds = timed.seconds / workload.iterations
     flops = matmul_flops(trainer.config, workload.batch_size, workload.seq_len)
     gflops = flops / step_seconds / 1e9
@@ -104,8 +106,8 @@ def _throughput(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict
         "traced_step_seconds": traced.seconds / workload.iterations,
         "matmul_gflops": gflops,
         "matmul_limit_gflops": limit,
-        "matmul_limit_range": [min(strict), max(strict)],
-        "fma_peak_gflops": statistics.median(fused) or None,
+        "matmul_limit_range": [min(own), max(own)],
+        "fma_peak_gflops": statistics.median(peaks["fused"]) or None,
         "fraction_of_limit": gflops / limit,
         "peak_rss_bytes": sum(all_values(comm, peak_rss)),
         **_times(workload, traced),

@@ -17,6 +17,7 @@ from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
 from starpullm.graph.merge import on_one_clock
 from starpullm.options import (
+    ARITHMETICS,
     GRADIENT_BUFFERS,
     OFFLOAD_PLANS,
     RECOMPUTATIONS,
@@ -65,6 +66,7 @@ class Workload:
     warm_up: int = 1
     matmul: str = "strict"
     blas_library: str | None = None
+    arithmetic: str = ARITHMETICS[0]
     offload: str | None = None
     memory_limit: str | None = None
     offload_plan: str = OFFLOAD_PLANS[0]
@@ -86,7 +88,7 @@ class Workload:
 
     def __str__(self) -> str:
         ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
-        matmul = "" if self.matmul == "strict" else f", {self.matmul}"
+        matmul = "".join(f", {word}" for word in (self.matmul, self.arithmetic) if word != "strict")
         sets = f", {self.activation_sets} sets" if self.activation_sets else ""
         tiles = f", {self.weight_gradient_tiles} tiles" if self.weight_gradient_tiles else ""
         again = "" if self.recompute == RECOMPUTATIONS[0] else f", {self.recompute} recomputed"

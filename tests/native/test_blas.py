@@ -143,8 +143,8 @@ def test_training_and_its_states_say_it(tiny_checkpoint: Path, tiny_tokens: Path
     sizes = ("--tokens", tiny_tokens, "--batch-size", 2, "--seq-len", 8, "--state-dir", tmp_path / "states")
     train = ("train", "--checkpoint", tiny_checkpoint, *sizes, "--steps", 2, "--save-every", 1)
     run = run_cli(*train, *BLAS).check()
-    assert run.stdout.splitlines()[0].startswith("matmuls by blas (libscipy_openblas.so")
-    assert run.stdout.splitlines()[0].endswith(": not strict")
+    assert run.stdout.splitlines()[0].startswith("matmuls: blas (libscipy_openblas.so")
+    assert run.stdout.splitlines()[0].endswith(", not strict")
     # What was once not strict stays so, whoever goes on with it.
     resume = ("train", "--resume", tmp_path / "states", *sizes, "--steps", 3, "--save-every", 1, "--json")
     run = run_cli(*resume).check()
@@ -155,7 +155,7 @@ def test_training_and_its_states_say_it(tiny_checkpoint: Path, tiny_tokens: Path
 
 def is_strict(states: str) -> list[Any]:
     state = training_state(states)
-    return [state.step, state.strict]
+    return [state.step, state.arithmetic == "strict"]
 
 
 # ---- What can't serve ----

@@ -89,7 +89,8 @@ def state_by_c(runtime: Runtime, path: Path) -> bytes:
     rates = (state.learning_rate, *state.betas, state.eps, state.weight_decay)
     with Trainer(runtime, resume=path.parent, batch_size=1, seq_len=1) as trainer:
         tensors = tensors_of(trainer, "params", "m", "v")
-    return repr((vars(state.config), numbers, state.strict)).encode() + np.array(rates, np.float32).tobytes() + tensors
+    known = repr((vars(state.config), numbers, state.arithmetic)).encode()
+    return known + np.array(rates, np.float32).tobytes() + tensors
 
 
 def state_by_python(path: Path) -> bytes:
@@ -97,9 +98,8 @@ def state_by_python(path: Path) -> bytes:
     numbers = (state.step, state.batches, state.batch_size, state.seq_len, state.seed, state.data_id)
     rates = (state.learning_rate, state.beta1, state.beta2, state.eps, state.weight_decay)
     tensors = b"".join(array.tobytes() for group in (state.params, state.m, state.v) for array in group.values())
-    return (
-        repr((vars(state.config), numbers, not state.blas)).encode() + np.array(rates, np.float32).tobytes() + tensors
-    )
+    known = repr((vars(state.config), numbers, ("strict", "none", "fused")[state.arithmetic])).encode()
+    return known + np.array(rates, np.float32).tobytes() + tensors
 
 
 def read(reader: Callable[[Path], bytes], path: Path) -> tuple[Content, str]:

@@ -97,19 +97,26 @@ def test_the_example_of_the_page(tmp_path: Path) -> None:
     assert [report.phase and report.phase.step for report in outcome.reports.values()] == [10, 10]
 
 
-def test_different_options_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("'--sub-batches', str(rank + 1)", "sub_batches is 1 on rank 0 and 2 on rank 1"),
+        ("'--arithmetic', ['strict', 'fused'][rank]", "arithmetic is 'strict' on rank 0 and 'fused' on rank 1"),
+    ],
+)
+def test_different_options_are_refused(tmp_path: Path, option: str, sentence: str) -> None:
     code = (
         "import sys; from starpullm.commands import main\n"
         "from starpullm.processes.rank_wrapper import rank_and_size_from_environment\n"
         "rank, _ = rank_and_size_from_environment()\n"
-        "main([*sys.argv[1:], '--sub-batches', str(rank + 1)])"
+        f"main([*sys.argv[1:], {option}])"
     )
     options = ("--checkpoint", model(tmp_path), "--tokens", token_file(tmp_path, 400), "--seq-len", 8)
     command = [sys.executable, "-c", code, "train", *map(str, options)]
     outcome = run_job(Job(command, TIME_LIMIT, ranks=2))
     assert isinstance(outcome, ExitedWith), outcome
     assert outcome.status == 2
-    assert "different options on ranks: sub_batches is 1 on rank 0 and 2 on rank 1" in outcome.stderr
+    assert f"different options on ranks: {sentence}" in outcome.stderr
     assert "Traceback" not in outcome.stderr
 
 

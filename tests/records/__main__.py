@@ -1,6 +1,7 @@
 """Makes the golden records with an unmodified llm.c, or tells how far the same llm.c with the platform's libm is away.
 
     python -m tests.records LLM.C [RECORD]...             # writes starpullm/golden/RECORD.json
+    python -m tests.records --fused LLM.C [RECORD]...     # writes the digest of its results with fused sums of products
     python -m tests.records --distance LLM.C [RECORD]...  # writes nothing
 
 LLM.C is a checkout of llm.c, whose ``train_gpt2.c`` is compiled here. From the records only models, tokens and settings
@@ -13,7 +14,9 @@ import argparse
 import json
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,35 +26,43 @@ from starpullm.checks.training import make_inputs
 from starpullm.data.generator import generate_tokens
 from starpullm.files.atomic import atomic_write
 from starpullm.golden.llmc import LlmcModel
-from starpullm.golden.records import SHIPPED_RECORDS, TENSOR_GROUPS, GoldenRecord, shipped_record
+from starpullm.golden.records import SHIPPED_RECORDS, TENSOR_GROUPS, GoldenRecord, digest_of_steps, shipped_record
+from starpullm.options import ARITHMETICS
 
 CHECKOUT = Path(__file__).parents[2]
 
 FLAGS = ("-O2", "-ffp-contract=off", "-fopenmp", "-DOMP", "-DTESTING", "-fPIC", "-shared")
 """Of both files. The linker takes a function from the object itself first (-Bsymbolic-functions)."""
 
+FUSED_FLAGS = ("-mfma", "-include", str(Path(__file__).with_name("fused.h")))
+"""In addition, on x86-64 and by GCC: where products are added to sums, the compiler fuses them."""
+
 DISTANCE_STEPS = 10
 
 
-def build(checkout: Path, library: Path, *, own: bool) -> Path:
+def build(checkout: Path, library: Path, *flags: str, own: bool) -> Path:
     """Compile llm.c into a shared object, with the library's functions or the platform's."""
     functions = [str(Path(__file__).with_name("functions.c")), "-I", str(CHECKOUT / "native/src")] if own else []
-    command = ["cc", *FLAGS, str(checkout / "train_gpt2.c"), *functions, "-Wl,-Bsymbolic-functions"]
+    command = ["cc", *FLAGS, *flags, str(checkout / "train_gpt2.c"), *functions, "-Wl,-Bsymbolic-functions"]
     subprocess.run([*command, "-o", str(library), "-lm"], check=True)
     return library
 
 
 def make_record(library: Path, record: GoldenRecord, directory: Path) -> None:
-    """Write what llm.c computes over a record's steps."""
-    content = json.loads(record.path.read_text("utf-8"))
-    content["steps"] = train_llmc(library, record, make_inputs(record, directory))
-    if any(step.pop("platform_functions") for step in content["steps"]):
+    """Write what llm.c computes over a record's steps; of fused sums the digest."""
+    content: dict[str, Any] = json.loads(record.path.read_text("utf-8"))
+    steps = train_llmc(library, record, make_inputs(record, directory))
+    if any(step.pop("platform_functions") for step in steps):
         raise SystemExit(f"{library}: calls the platform's libm, expected the library's functions")
+    if record.arithmetic == ARITHMETICS[0]:
+        content["steps"] = steps
+    else:
+        content["fused_sha256"] = digest_of_steps(steps)
     head = json.dumps({name: value for name, value in content.items() if name != "steps"})
-    steps = ",\n".join(json.dumps(step) for step in content["steps"])
+    lines = ",\n".join(json.dumps(step) for step in content["steps"])
     with atomic_write(CHECKOUT / "starpullm/golden" / record.path.name) as file:
-        file.write(f'{head.removesuffix("}")}, "steps": [\n{steps}\n]}}\n'.encode())
-    print(f"{record.path.name}: {len(content['steps'])} steps")
+        file.write(f'{head.removesuffix("}")}, "steps": [\n{lines}\n]}}\n'.encode())
+    print(f"{record.path.name}: {len(steps)} steps, {record.arithmetic}")
 
 
 def distance(own: NDArray[np.float32], platform: NDArray[np.float32]) -> float:
@@ -88,17 +99,20 @@ def main() -> None:
     parser.add_argument("checkout", type=Path, metavar="LLM.C")
     parser.add_argument("records", nargs="*", metavar="RECORD", default=list(SHIPPED_RECORDS))
     parser.add_argument("--distance", action="store_true")
+    parser.add_argument("--fused", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="starpullm-records-") as name:
         directory = Path(name)
-        own = build(arguments.checkout, directory / "libown.so", own=True)
+        flags = FUSED_FLAGS if arguments.fused else ()
+        own = build(arguments.checkout, directory / "libown.so", *flags, own=True)
         if arguments.distance:
             libraries = [own, build(arguments.checkout, directory / "libplatform.so", own=False)]
         for record in map(shipped_record, arguments.records):
             if arguments.distance:
                 show_distance(libraries, record, directory)
             else:
-                make_record(own, record, directory)
+                arithmetic = ARITHMETICS[arguments.fused]
+                make_record(own, replace(record, arithmetic=arithmetic), directory)
 
 
 main()

@@ -24,8 +24,9 @@ def _plain_library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Compile the plain model alone when a test first needs it."""
 
     @cache
-    def library() -> ctypes.CDLL:
-        return plain.declared(compiled(tmp_path_factory.mktemp("plain") / "plain.so", PLAIN))
+    def library(arithmetic: str = "strict") -> ctypes.CDLL:
+        flags = ("-DFUSED",) if arithmetic == "fused" else ()
+        return plain.declared(compiled(tmp_path_factory.mktemp("plain") / "plain.so", PLAIN, *flags))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain, "library", library)

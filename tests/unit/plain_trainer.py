@@ -90,10 +90,11 @@ class PlainRuntime:
     scheduler: str = "lws"
     drops: bool = False
     platform_functions: bool = False
+    arithmetic: str = "strict"
 
-    def restart(self, *, platform_functions: bool) -> None:
+    def restart(self, *, platform_functions: bool = False, arithmetic: str = "strict") -> None:
         """Change its functions, but not those of the trainer."""
-        self.platform_functions = platform_functions
+        self.platform_functions, self.arithmetic = platform_functions, arithmetic
 
 
 def runtime(**fields: Any) -> Runtime:

@@ -20,6 +20,7 @@ class Chosen:
     records: Sequence[str] = ("tiny",)
     parity_records: Sequence[str] = ("single",)
     reductions: Sequence[str] = ("ordered", "tree", "redux")
+    arithmetics: Sequence[str] = ("strict",)
     llmc_library: Path | None = None
 
     def __init__(self, *partitions: str) -> None:
@@ -71,6 +72,15 @@ def test_cases_of_shared_memory_have_a_record_with_a_third_block() -> None:
             f"{check.replace(' ', '_')}-odd-{case}-1x1-lws" for case in cases
         ]
     assert not any("reused" in str(item) for item in items(chosen, 2))
+
+
+def test_the_first_arithmetic_has_all_cases_of_parity_and_others_two_records() -> None:
+    chosen = Chosen("1x1")
+    chosen.records, chosen.arithmetics = ("tiny", "odd", "small"), ("strict", "fused")
+    fused = [name for name in of(list(items(chosen, 1)), "parity") if "fused" in name]
+    assert fused == ["parity-tiny-2-ordered-fused-1x1-lws", "parity-odd-2-ordered-fused-1x1-lws"]
+    chosen.arithmetics = ("fused",)
+    assert all("fused" in name for name in of(list(items(chosen, 1)), "parity"))
 
 
 def test_bits_of_one_placement_have_nothing_to_compare_with() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,10 @@ import numpy as np
 import pytest
 
 from starpullm.checks.llmc_reference import train_llmc
-from starpullm.checks.references import plain_model, plain_steps
+from starpullm.checks.references import of_arithmetic, plain_model, plain_steps
 from starpullm.checks.training import make_inputs
 from starpullm.data.generator import generate_parameters, generate_tokens
+from starpullm.errors import RuntimeFailureError
 from starpullm.golden.records import GoldenRecord, shipped_record, step_results
 
 from .plain_trainer import Model
@@ -59,6 +61,18 @@ def test_a_tree_of_five_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     model.plain.backward(*generate_tokens(1, 0, 5, 1, 2), parts=5)
     g0, g1, g2, g3, g4 = terms
     assert (model.grads["lnfb"] == ((g0 + g1) + (g2 + g3)) + g4).all()
+
+
+@pytest.mark.parametrize("name", ["tiny", "odd", "deep", "single", "ragged", "long", "wide"])
+def test_fused_sums_are_those_of_llmc(name: str, tmp_path: Path) -> None:
+    """The record has the digest of what llm.c computes; the step's other arithmetic is the same, but not its bits."""
+    record = shipped_record(name)
+    checkpoint = make_inputs(record, tmp_path)
+    fused = of_arithmetic(record, "fused", checkpoint)
+    assert [step.mean_loss for step in fused.steps] == pytest.approx([step.mean_loss for step in record.steps])
+    assert fused.steps != record.steps
+    with pytest.raises(RuntimeFailureError, match=r"fused results have the digest .*, expected llm\.c's"):
+        of_arithmetic(replace(record, fused_sha256="0" * 64), "fused", checkpoint)
 
 
 @pytest.mark.parametrize("name", ["tiny", "odd", "small", "deep", "single", "ragged"])

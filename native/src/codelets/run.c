@@ -90,16 +90,17 @@ void task_done(void *argument)
 
 static void make_codelets(struct operation *operation)
 {
+    static const char *const suffixes[NUM_MODELS] = {"", "_blas", "_fused"};
     device_function *on_device = device_function_of(operation->number);
-    for (enum model m = 0; m <= NO_MODEL; m++)
+    for (int m = 0; m <= NO_MODEL; m++)
         operation->codelets[m] = (struct starpu_codelet){.where = STARPU_CPU | (on_device ? STARPU_OPENCL : 0),
                                                          .cpu_funcs = {operation_cpu},
                                                          .opencl_funcs = {on_device},
                                                          .nbuffers = STARPU_VARIABLE_NBUFFERS,
                                                          .name = operation->name};
-    for (enum model m = 0; m < NUM_MODELS; m++) {
+    for (int m = 0; m < NUM_MODELS; m++) {
         snprintf(operation->model_names[m], sizeof operation->model_names[m], "starpullm_%s_%s%s", operation->name,
-                 kernels_level(), m == MODEL_BLAS ? "_blas" : "");
+                 kernels_level(), suffixes[m]);
         operation->models[m] =
             (struct starpu_perfmodel){.type = STARPU_HISTORY_BASED, .symbol = operation->model_names[m]};
         operation->codelets[m].model = &operation->models[m];
@@ -114,6 +115,6 @@ struct starpu_codelet *task_codelet(const struct task *task)
     if (!operation->codelets[0].name)
         make_codelets(operation);
     pthread_mutex_unlock(&mutex);
-    const enum model strict_or_blas = runtime_layout()->blas ? MODEL_BLAS : MODEL_STRICT;
-    return &operation->codelets[task->attributes.iteration->instrument ? NO_MODEL : strict_or_blas];
+    const int arithmetic = (int)runtime_layout()->arithmetic;
+    return &operation->codelets[task->attributes.iteration->instrument ? NO_MODEL : arithmetic];
 }

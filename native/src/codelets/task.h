@@ -19,9 +19,9 @@ union arguments {
 #include "codelets/operations.def"
 };
 
-/* What StarPU measures of an operation is kept by the name of its model, for later runs and other programs. Tasks that
- * instruments watch or delay have none. */
-enum model { MODEL_STRICT, MODEL_BLAS, NUM_MODELS, NO_MODEL = NUM_MODELS };
+/* A model for each enum starpullm_arithmetic: what StarPU measures of an operation is kept by the model's name, for
+ * later runs and other programs. Tasks that instruments watch or delay have none. */
+enum { NUM_MODELS = STARPULLM_FUSED + 1, NO_MODEL = NUM_MODELS };
 
 struct task;
 struct operation {
@@ -30,7 +30,8 @@ struct operation {
     void (*run)(const struct task *task, void *const buffers[], struct team team); /* in each thread of the team */
     char model_names[NUM_MODELS][96];
     struct starpu_perfmodel models[NUM_MODELS];
-    struct starpu_codelet codelets[NUM_MODELS + 1]; /* [enum model]; made when the first task needs them */
+    struct starpu_codelet
+        codelets[NUM_MODELS + 1]; /* [enum starpullm_arithmetic]; made when the first task needs them */
 };
 extern struct operation operations[NUM_OPERATIONS];
 

@@ -8,6 +8,7 @@ typedef ulong uint64_t;
 
 #define UINT64_C(x) x##UL
 #define UINT64_MAX ULONG_MAX
+#define MULTIPLY_ADD(a, b, sum) ((sum) + (a) * (b))
 #define copysignf copysign
 #define fabsf fabs
 #define sqrtf sqrt

@@ -21,7 +21,7 @@ struct training_state_meta {
     int64_t seed;                /* of generated tokens, or whatever else the data follow from */
     uint64_t data_id;            /* the caller's fingerprint of the data; 0 if there is none */
     float learning_rate, beta1, beta2, eps, weight_decay;
-    int32_t blas; /* 1: a BLAS or the platform's libm computed some of its steps, so its bits aren't strict */
+    int32_t arithmetic; /* enum starpullm_arithmetic of its steps */
 };
 
 /* The folder of a run's states, opened, so that it stays the same one whatever becomes of its name. */

@@ -6,7 +6,7 @@
 
 #include "io/checkpoint.h"
 
-_Static_assert(offsetof(struct state_head, meta.step) == 48 && offsetof(struct state_head, meta.blas) == 124 &&
+_Static_assert(offsetof(struct state_head, meta.step) == 48 && offsetof(struct state_head, meta.arithmetic) == 124 &&
                    sizeof(struct state_head) == FILE_HEADER_BYTES && sizeof(struct state_entry) == 40 &&
                    sizeof(struct state_end) == STATE_BLOCK,
                "these structs have the bytes of the file");
@@ -105,8 +105,9 @@ status state_meta_check(const struct training_state_meta *meta, status code, con
         if (numbers[i].value < numbers[i].least)
             return fail(code, "%s: %s is %" PRId64 ", expected at least %" PRId64, where, numbers[i].name,
                         numbers[i].value, numbers[i].least);
-    if (meta->blas != 0 && meta->blas != 1)
-        return fail(code, "%s: matmuls by BLAS is %" PRId32 ", expected 0 or 1", where, meta->blas);
+    if (meta->arithmetic < STARPULLM_STRICT || meta->arithmetic > STARPULLM_FUSED)
+        return fail(code, "%s: arithmetic is %" PRId32 ", expected %d to %d", where, meta->arithmetic, STARPULLM_STRICT,
+                    STARPULLM_FUSED);
     if (meta->rank >= meta->num_ranks)
         return fail(code, "%s: rank is %" PRId32 ", expected less than the number of ranks (%" PRId32 ")", where,
                     meta->rank, meta->num_ranks);

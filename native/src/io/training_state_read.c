@@ -348,7 +348,7 @@ status starpullm_training_state_info(const char *path, struct starpullm_training
         .beta2 = meta->beta2,
         .eps = meta->eps,
         .weight_decay = meta->weight_decay,
-        .blas = meta->blas,
+        .arithmetic = meta->arithmetic,
     };
     const int length = snprintf(info->path, sizeof info->path, "%s", state->path);
     snprintf(info->passed_over, sizeof info->passed_over, "%s", state->passed_over ? state->passed_over : "");

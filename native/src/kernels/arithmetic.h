@@ -5,6 +5,7 @@
 
 #include <fenv.h>
 #include <float.h>
+#include <math.h>
 
 #if defined(__FAST_MATH__) || __FINITE_MATH_ONLY__ || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
     defined(__NO_SIGNED_ZEROS__)
@@ -25,6 +26,31 @@ static inline fenv_t arithmetic_enter(void)
     fesetenv(FE_DFL_ENV);
     return callers;
 }
+
+/* ---- The term of a sum of products, in which the two contracts differ: sum + a * b. An object that has such sums is
+ *      compiled for one of them: ARITHMETIC is strict or fused. ---- */
+
+#ifndef ARITHMETIC
+#define ARITHMETIC strict
+#endif
+#define ARITHMETIC_JOIN_(name, arithmetic) name##_##arithmetic
+#define ARITHMETIC_JOIN(name, arithmetic) ARITHMETIC_JOIN_(name, arithmetic)
+#define ARITHMETIC_NAME(name) ARITHMETIC_JOIN(name, ARITHMETIC)
+
+enum { is_fused_strict = 0, is_fused_fused = 1 };
+#define IS_FUSED ARITHMETIC_NAME(is_fused)
+
+static inline float multiply_add_strict(float a, float b, float sum)
+{
+    return sum + a * b;
+}
+
+/* An instruction where the object may use one, else a call of libm, which rounds once too, but takes long. */
+static inline float multiply_add_fused(float a, float b, float sum)
+{
+    return fmaf(a, b, sum);
+}
+#define MULTIPLY_ADD ARITHMETIC_NAME(multiply_add)
 
 /* The vector source (kernels/simd) is written in the compiler's vector extensions; this one is the newest of them. */
 #if !defined(__has_builtin)

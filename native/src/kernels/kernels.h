@@ -36,6 +36,9 @@ const struct kernels *kernels(void);
  * run. */
 bool kernels_open_blas(char *sentence, size_t sentence_size, const char *library);
 
+/* From now on sums of products are fused. Not while kernels run. */
+void kernels_use_fused(void);
+
 /* From now on expf, tanhf, coshf, logf and powf are those of the platform's libm, in plain loops. Not while kernels
  * run. */
 void kernels_use_platform(void);
@@ -66,6 +69,7 @@ const struct caches *kernels_caches(void);
 /* From now on the blocks follow from these. Not while kernels run. */
 void kernels_fit_caches(const struct caches *caches);
 
-/* The kernels of a level of starpullm_simd_level_name(), or of "platform": those of "ref" with the platform's libm.
- * NULL if there is no such level here. */
+/* The kernels of a level of starpullm_simd_level_name(); those with fused sums of products of a level with _fused
+ * behind its name; or those of "platform": those of "ref" with the platform's libm. NULL if there is no such level
+ * here. */
 const struct kernels *kernels_of_level(const char *name);

@@ -15,18 +15,17 @@ struct peak_loop {
     double operations; /* of one round */
 };
 
-enum { PEAK_CHAINS_ALONE, PEAK_MICROKERNEL, NUM_STRICT_PEAKS };
+enum { PEAK_CHAINS_ALONE, PEAK_MICROKERNEL, NUM_PEAKS };
 
-/* A level's loops. fused.run is NULL at level ref, and on a processor without fused multiply-add. */
+/* A level's loops, of which the faster one is the limit: which it is depends on the processor. Fused ones have no `run`
+ * at a level that has no instruction for them. */
 struct peak {
-    /* The faster one is the limit: which it is depends on the processor. */
-    struct peak_loop strict[NUM_STRICT_PEAKS];
-    struct peak_loop fused;
+    struct peak_loop strict[NUM_PEAKS], fused[NUM_PEAKS];
 };
 
 struct level {
     const char *name;
-    struct kernels kernels;
+    struct kernels kernels, fused;
     struct peak peak;
     void (*fit_caches)(const struct caches *caches); /* NULL: it has no blocks */
 };
@@ -34,8 +33,8 @@ struct level {
 /* Replaces the kernels that have an elementary function by those with the platform's (kernels/platform.c). */
 void kernels_override_platform(struct kernels *kernels);
 
-/* The loops of the level in use (kernels/select.c). */
-const struct peak *kernels_peak(void);
+/* The loops of a level that this machine has (kernels/select.c). */
+const struct peak *kernels_peak(const char *level);
 
 /* Runs one of the level's loops in this thread for so many seconds; returns operations per second, 0 if there is no
  * such loop. */

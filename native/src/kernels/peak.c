@@ -21,10 +21,11 @@ static double measure(struct peak_loop loop, double seconds)
 
 double peak_measure(bool fused, double seconds)
 {
-    const struct peak *peak = kernels_peak();
-    if (fused)
-        return peak->fused.run ? measure(peak->fused, seconds) : 0;
-    const double chains = measure(peak->strict[PEAK_CHAINS_ALONE], seconds / 2),
-                 matmul = measure(peak->strict[PEAK_MICROKERNEL], seconds / 2);
+    const struct peak *peak = kernels_peak(kernels_level());
+    const struct peak_loop *loops = fused ? peak->fused : peak->strict;
+    if (!loops[PEAK_CHAINS_ALONE].run)
+        return 0;
+    const double chains = measure(loops[PEAK_CHAINS_ALONE], seconds / 2),
+                 matmul = measure(loops[PEAK_MICROKERNEL], seconds / 2);
     return chains > matmul ? chains : matmul;
 }

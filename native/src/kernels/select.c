@@ -24,11 +24,22 @@ static struct kernels with_platform; /* ref with those of kernels/platform.c */
 static struct caches caches;
 static char refusal[512]; /* of what the environment asks for */
 
+/* kernels/ref/fused.c's. */
+#define KERNEL(name, parameters)
+#define PRODUCT_KERNEL(name, parameters) void name##_ref_fused parameters;
+#include "kernels/kernels.def"
+
 static const struct level level_ref = {
     .name = "ref",
     .kernels =
         {
 #define KERNEL(name, parameters) .name = name##_ref,
+#include "kernels/kernels.def"
+        },
+    .fused =
+        {
+#define KERNEL(name, parameters) .name = name##_ref,
+#define PRODUCT_KERNEL(name, parameters) .name = name##_ref_fused,
 #include "kernels/kernels.def"
         },
 };
@@ -38,32 +49,40 @@ static const struct level level_ref = {
 #define LEVEL(name) LEVEL_(name)
 extern const struct level LEVEL(STARPULLM_BASELINE), level_avx2, level_avx512;
 
-static void add_level(const struct level *level)
+/* What every CPU of this architecture has. */
+#ifdef FP_FAST_FMAF
+enum { BASELINE_HAS_FMA = true };
+#else
+enum { BASELINE_HAS_FMA = false };
+#endif
+
+static void add_level(const struct level *level, bool has_fma)
 {
-    levels[num_levels++] = *level;
+    struct level *added = &levels[num_levels++];
+    *added = *level;
+    if (!has_fma)
+        memset(added->peak.fused, 0, sizeof added->peak.fused);
 }
 
 static void add_levels(void)
 {
-    add_level(&level_ref);
-    add_level(&LEVEL(STARPULLM_BASELINE));
+    add_level(&level_ref, false);
+    add_level(&LEVEL(STARPULLM_BASELINE), BASELINE_HAS_FMA);
 #if STARPULLM_HAS_AVX2
-    if (__builtin_cpu_supports("avx2"))
-        add_level(&level_avx2);
+    const bool has_fma = __builtin_cpu_supports("fma");
+    if (__builtin_cpu_supports("avx2")) {
+        add_level(&level_avx2, has_fma);
+        if (!has_fma)
+            levels[2].fused = levels[1].fused;
+    }
 #endif
 #if STARPULLM_HAS_AVX512
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl"))
-        add_level(&level_avx512);
-#endif
-#if STARPULLM_HAS_FMA
-    if (!__builtin_cpu_supports("fma"))
-        for (size_t i = 0; i < num_levels; i++)
-            levels[i].peak.fused.run = NULL;
+        add_level(&level_avx512, true);
 #endif
     /* What ref is measured against: every CPU has the baseline's vectors. */
     levels[0].peak = levels[1].peak;
-    levels[0].peak.fused.run = NULL;
 }
 
 static void fit_caches(void)
@@ -154,6 +173,12 @@ bool kernels_open_blas(char *sentence, size_t sentence_size, const char *library
     return true;
 }
 
+void kernels_use_fused(void)
+{
+    pthread_once(&once, choose);
+    current = &chosen->fused;
+}
+
 void kernels_use_platform(void)
 {
     pthread_once(&once, choose);
@@ -192,12 +217,16 @@ const struct kernels *kernels_of_level(const char *name)
     pthread_once(&once, choose);
     if (strcmp(name, "platform") == 0)
         return &with_platform;
-    const struct level *level = find_level(name);
-    return level ? &level->kernels : NULL;
+    char plain[32];
+    snprintf(plain, sizeof plain, "%.*s", (int)strcspn(name, "_"), name);
+    const struct level *level = find_level(plain);
+    if (!level || (strcmp(name, plain) != 0 && strcmp(name + strlen(plain), "_fused") != 0))
+        return NULL;
+    return strcmp(name, plain) == 0 ? &level->kernels : &level->fused;
 }
 
-const struct peak *kernels_peak(void)
+const struct peak *kernels_peak(const char *level)
 {
     pthread_once(&once, choose);
-    return &chosen->peak;
+    return &find_level(level)->peak;
 }

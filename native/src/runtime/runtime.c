@@ -145,6 +145,8 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
     TRY(open_blas(options->blas_library));
     if (options->platform_functions)
         kernels_use_platform();
+    if (options->fused)
+        kernels_use_fused();
     if (options->offload && ranks->size > 1)
         return invalid_argument("offload: found %d ranks, expected one", ranks->size);
     if (options->offload)
@@ -159,7 +161,9 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
         .rank = ranks->rank,
         .ranks = ranks->size,
         .local_ranks = ranks->local_size,
-        .blas = options->blas_library || options->platform_functions,
+        .arithmetic = options->fused                                         ? STARPULLM_FUSED
+                      : options->blas_library || options->platform_functions ? STARPULLM_NO_CONTRACT
+                                                                             : STARPULLM_STRICT,
         .memory_limit = options->offload ? options->memory_limit : 0,
         .offload_plan = (enum starpullm_offload_plan)options->offload_plan,
     };

@@ -20,9 +20,9 @@ struct runtime_layout {
     int64_t device_memory; /* bytes, the least of a device */
     int64_t all_workers;   /* of all ranks */
     int rank, ranks;
-    int local_ranks;                          /* that share this machine */
-    unsigned context;                         /* the scheduling context that tasks are submitted to */
-    bool blas;                                /* matmuls or elementary functions aren't strict */
+    int local_ranks;  /* that share this machine */
+    unsigned context; /* the scheduling context that tasks are submitted to */
+    enum starpullm_arithmetic arithmetic;
     int64_t memory_limit;                     /* bytes of data, the others are on a disk; 0: all are in memory */
     enum starpullm_offload_plan offload_plan; /* with a limit */
 };

@@ -391,7 +391,7 @@ status starpullm_session_save_state(starpullm_session *session, const struct sta
         .beta2 = adamw->beta2,
         .eps = adamw->eps,
         .weight_decay = adamw->weight_decay,
-        .blas = session->blas,
+        .arithmetic = session->arithmetic,
     };
     return start_saving(session->saving, options, &meta);
 }

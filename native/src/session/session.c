@@ -62,6 +62,19 @@ static status create_instrument(struct starpullm_session *session, const struct 
     return STARPULLM_OK;
 }
 
+/* Strict steps may follow those of a BLAS, or these strict ones; together they have no contract. */
+static status continue_arithmetic(enum starpullm_arithmetic *arithmetic, const struct training_state *state)
+{
+    static const char *const names[] = {
+        [STARPULLM_STRICT] = "strict", [STARPULLM_NO_CONTRACT] = "no contract's", [STARPULLM_FUSED] = "fused"};
+    const enum starpullm_arithmetic before = (enum starpullm_arithmetic)state->meta.arithmetic, now = *arithmetic;
+    if ((before == STARPULLM_FUSED) != (now == STARPULLM_FUSED))
+        return invalid_argument("resume: %s: found a state of %s arithmetic, expected one of the runtime's, %s",
+                                state->path, names[before], names[now]);
+    *arithmetic = before == STARPULLM_STRICT ? now : before;
+    return STARPULLM_OK;
+}
+
 /* `state` is what the session resumes from; NULL: it starts from a checkpoint. */
 static status open_model(struct starpullm_session *session, const struct starpullm_session_options *options,
                          struct training_state *state, int64_t first_tag)
@@ -74,7 +87,9 @@ static status open_model(struct starpullm_session *session, const struct starpul
         TRY(checkpoint_config(options->checkpoint, &config));
     TRY(session_check_options(options, &config));
     session->batch_size = options->batch_size;
-    session->blas = layout->blas || (state && state->meta.blas);
+    session->arithmetic = layout->arithmetic;
+    if (state)
+        TRY(continue_arithmetic(&session->arithmetic, state));
     session->adamw = (struct adamw_options){options->learning_rate, options->beta1, options->beta2, options->eps,
                                             options->weight_decay};
     session->learning_rate = state ? state->meta.learning_rate : options->learning_rate;

@@ -23,15 +23,15 @@ struct starpullm_session {
     size_t num_edges;
     struct iteration *iterations; /* [slot] */
     int slots;
-    int64_t submitted;        /* number of submissions */
-    int64_t updates;          /* number of steps among them, and before the state that the session resumed from */
-    bool blas;                /* a BLAS or the platform's libm computes, or has computed, its steps */
-    bool broken;              /* a submission failed half way */
-    fenv_t callers;           /* floating-point environment, during a submission */
-    struct disk_share share;  /* of the disk; without a number if there is none */
-    struct offload_plan plan; /* of its steps; without accesses if there is none */
-    struct failure failure;   /* of a task */
-    struct saving *saving;    /* of training states */
+    int64_t submitted; /* number of submissions */
+    int64_t updates;   /* number of steps among them, and before the state that the session resumed from */
+    enum starpullm_arithmetic arithmetic; /* of its steps, and of those before the state that it resumes from */
+    bool broken;                          /* a submission failed half way */
+    fenv_t callers;                       /* floating-point environment, during a submission */
+    struct disk_share share;              /* of the disk; without a number if there is none */
+    struct offload_plan plan;             /* of its steps; without accesses if there is none */
+    struct failure failure;               /* of a task */
+    struct saving *saving;                /* of training states */
 };
 
 /* options.c: refuses options that this model and the running runtime can't serve. */

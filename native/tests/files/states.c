@@ -71,7 +71,7 @@ struct training_state_meta meta_of(const model_config *config, int64_t step, int
                                         .beta2 = 0.999f,
                                         .eps = 1e-8f,
                                         .weight_decay = 0.01f,
-                                        .blas = 1};
+                                        .arithmetic = STARPULLM_NO_CONTRACT};
 }
 
 /* Bits of all kinds, NaN and subnormals included, that depend on everything. */

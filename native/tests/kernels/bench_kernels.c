@@ -1,9 +1,10 @@
 /* Times one level's kernels against another's at GPT-2's sizes and small ones; a measurement, not a test. Run by hand:
  *
- *   bench_kernels [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [OPERATION]
+ *   bench_kernels [--level LEVEL] [--arithmetic fused] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [OPERATION]
  *
  * It measures the operations whose names begin with OPERATION, by default all; the best level against ref, with one
- * thread. A BLAS has only the matmuls, and its results need not have the contract's bits.
+ * thread. With fused sums of products LEVEL is a level's name with _fused behind it, which --arithmetic fused adds to
+ * --level's. A BLAS has only the matmuls, and its results need not have the contract's bits.
  *
  * Both are called in each round, and for a matmul the level's bare micro-kernel, strict and fused, so that other load
  * on the machine affects all of them. A ratio is the median over the rounds; the quiet ratio is the median over the
@@ -125,32 +126,17 @@ static double median(double *x, size_t count)
 
 /* A level's micro-kernel on operands that stay in the first-level cache: what its matmuls could reach at most. */
 struct bare_microkernel {
-    struct peak_loop strict; /* as in the library */
-    struct peak_loop fused;  /* the same source with fused multiply-add; run is NULL if this processor has none */
+    struct peak_loop strict;
+    struct peak_loop fused; /* run is NULL if the level has no instruction for it */
 };
-
-/* levels.def is made by CMake: LEVEL(name) for each level of this build. */
-#define LEVEL(name)                         \
-    extern const struct level level_##name; \
-    peak_function peak_microkernel_##name##_fused;
-#include "levels.def"
-#undef LEVEL
 
 /* {0} at a level without micro-kernels. */
 static struct bare_microkernel bare_microkernel_of(const char *level)
 {
-    struct bare_microkernel bare = {0};
-#define LEVEL(name)                                                                               \
-    if (strcmp(level, #name) == 0) {                                                              \
-        bare.strict = level_##name.peak.strict[PEAK_MICROKERNEL];                                 \
-        bare.fused = (struct peak_loop){peak_microkernel_##name##_fused, bare.strict.operations}; \
-    }
-#include "levels.def"
-#ifdef __x86_64__
-    if (!__builtin_cpu_supports("fma"))
-        bare.fused.run = NULL;
-#endif
-    return bare;
+    if (!level || strcmp(level, "ref") == 0)
+        return (struct bare_microkernel){0};
+    const struct peak *peak = kernels_peak(level);
+    return (struct bare_microkernel){peak->strict[PEAK_MICROKERNEL], peak->fused[PEAK_MICROKERNEL]};
 }
 
 static double seconds(const struct operation *o, const struct kernels *k, size_t calls)
@@ -295,7 +281,7 @@ static struct implementation level_named(const char *name)
         fprintf(stderr, "bench_kernels: there is no level %s here\n", name);
         exit(2);
     }
-    return (struct implementation){name, name, k};
+    return (struct implementation){name, strndup(name, strcspn(name, "_")), k};
 }
 
 static struct implementation blas_of(const char *library)
@@ -310,19 +296,24 @@ static struct implementation blas_of(const char *library)
 
 static int usage(const char *program)
 {
-    fprintf(stderr, "usage: %s [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [OPERATION]\n",
+    fprintf(stderr,
+            "usage: %s [--level LEVEL] [--arithmetic fused] [--against LEVEL | --blas LIBRARY] [--threads COUNT] "
+            "[OPERATION]\n",
             program);
     return 2;
 }
 
 int main(int argc, char **argv)
 {
-    const char *only = NULL, *level = "ref", *against = "ref", *library = NULL;
+    const char *only = NULL, *level = "ref", *against = "ref", *library = NULL, *arithmetic = "strict";
+    char name[32];
     for (size_t i = 0; starpullm_simd_level_name(i); i++)
         level = starpullm_simd_level_name(i);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--level") == 0 && i + 1 < argc)
             level = argv[++i];
+        else if (strcmp(argv[i], "--arithmetic") == 0 && i + 1 < argc)
+            arithmetic = argv[++i];
         else if (strcmp(argv[i], "--against") == 0 && i + 1 < argc)
             against = argv[++i];
         else if (strcmp(argv[i], "--blas") == 0 && i + 1 < argc)
@@ -338,7 +329,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_kernels: found %d threads, expected 1 to %d\n", team.threads, MAX_THREADS);
         return 2;
     }
-    const struct implementation ours = level_named(level);
+    snprintf(name, sizeof name, strcmp(arithmetic, "strict") == 0 ? "%s" : "%s_%s", level, arithmetic);
+    const struct implementation ours = level_named(name);
     const struct implementation other = library ? blas_of(library) : level_named(against);
     if (library && !only)
         only = "matmul";

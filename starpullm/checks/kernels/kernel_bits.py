@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.binding import prototypes
-from starpullm.binding.kernels import Kernel, fit_caches, kernel_names, present_cache
+from starpullm.binding.kernels import Kernel, fit_caches, kernel_names, level_name, present_cache
 from starpullm.checks.bits import BitDifference, compare_bits
 from starpullm.checks.cases import Case, SuiteOptions
 from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.check_context import CheckContext
 from starpullm.checks.kernels.draw import GUARD_BITS, Buffer, Words
 from starpullm.checks.kernels.guard_pages import GuardPages
-from starpullm.checks.kernels.kernel_cases import CASES, KernelCase, make_case
+from starpullm.checks.kernels.kernel_cases import CASES, KernelCase, make_case, product_kernels
 from starpullm.checks.result import Finding, Result
 from starpullm.errors import InvalidArgumentError
+from starpullm.options import ARITHMETICS
 from starpullm.processes.progress import report_phase
 
 REFERENCE: Final = "ref"
@@ -36,7 +38,8 @@ Function: TypeAlias = Callable[..., None]
 class KernelBits(Check):
     """Compare a kernel of every SIMD level of this machine with the plain kernel, bit for bit, in random cases.
 
-    In every case, every level computes every element of the outputs with the plain kernel's bits, each element by one
+    A kernel with sums of products is compared with them fused, too, with the plain one's. In every case, every level
+    computes every element of the outputs with the plain kernel's bits, each element by one
     thread of the team, writes nothing else, and changes no input. A read past the end of an input ends the process,
     whose phase is the kernel, level and case. The threads of a team run one after the other, each on memory as it was
     at the start, so that a thread that needs what another one computes doesn't find it. Two NaNs are equal, whatever
@@ -66,8 +69,11 @@ class KernelBits(Check):
             raise InvalidArgumentError(
                 f"kernels: found no cases for {', '.join(unknown)}, expected some for every kernel"
             )
-        functions = {level: Kernel(level, kernel) for level in prototypes.names("simd_level_name")}
-        outputs = [parameter.name for parameter in functions[REFERENCE].parameters if parameter.output]
+        levels = list(prototypes.names("simd_level_name"))
+        arithmetics = ARITHMETICS if kernel in product_kernels() else ARITHMETICS[:1]
+        names = ([level_name(level, arithmetic) for level in levels] for arithmetic in arithmetics)
+        functions = [{name: Kernel(name, kernel) for name in of} for of in names]
+        outputs = [parameter.name for parameter in functions[0][REFERENCE].parameters if parameter.output]
         count = CASES[kernel].number if cases is None else cases
         compared = 0
         found: list[tuple[int, Finding]] = []
@@ -75,14 +81,15 @@ class KernelBits(Check):
         try:
             for case in (make_case(kernel, seed, number) for number in range(count)):
                 fit_caches(case.l2_cache or present)
-                elements, of_case = compare_levels(case, functions, outputs, guard_pages)
-                compared += elements
-                found += [(elements, finding) for finding in of_case]
+                for of_arithmetic in functions:
+                    elements, of_case = compare_levels(case, of_arithmetic, outputs, guard_pages)
+                    compared += elements
+                    found += [(elements, finding) for finding in of_case]
         finally:
             fit_caches(present)
         found.sort(key=lambda entry: entry[0])  # those of the smallest case first
         findings = [finding for _, finding in found]
-        return self.result(compared=compared, findings=findings, levels=list(functions), cases=count)
+        return self.result(compared=compared, findings=findings, levels=[*chain(*functions)], cases=count)
 
 
 def compare_levels(
@@ -90,18 +97,19 @@ def compare_levels(
 ) -> tuple[int, list[Finding]]:
     """Run a case at every level; return how many elements were compared, and what was wrong.
 
-    The kernels of the other levels are compared with that of `REFERENCE`. The inputs lie before ``guard_pages``.
+    The first level's kernel is what those of the other levels are compared with. The inputs lie before ``guard_pages``.
     """
+    reference = next(iter(functions))
     inputs = _inputs(case, outputs)
     case = replace(case, arguments={**case.arguments, **guard_pages.copies(inputs)})
     plain = {name: case.arguments[name] for name in outputs if case.arguments[name] is not None}
     expected = {name: buffer.memory.copy() for name, buffer in plain.items()}
-    report_phase(f"{case.kernel} at {REFERENCE}, case {case.number}")
-    _call(functions[REFERENCE], case, expected, 0, 1)
+    report_phase(f"{case.kernel} at {reference}, case {case.number}")
+    _call(functions[reference], case, expected, 0, 1)
     compared = 0
     findings = []
     for level, function in functions.items():
-        if level == REFERENCE and case.threads == 1:
+        if level == reference and case.threads == 1:
             continue
         report_phase(f"{case.kernel} at {level}, case {case.number}")
         for output, sentence, difference in _compare(function, case, plain, expected):

@@ -67,6 +67,12 @@ class Parameter(NamedTuple):
 
 
 @cache
+def product_kernels() -> frozenset[str]:
+    """Return the kernels with sums of products, which can be fused."""
+    return frozenset(re.findall(r"PRODUCT_KERNEL\((\w+),\s", declarations.source("kernels.def", "src/kernels")))
+
+
+@cache
 def declared_kernels() -> dict[str, list[Parameter]]:
     """Return the parameters of each kernel, in the order of kernels.def, but its team."""
     text = " ".join(declarations.source("kernels.def", "src/kernels").split())

@@ -116,7 +116,7 @@ def test_description(saved: Path) -> None:
     for of in (found, contents):
         assert {name: getattr(of, name) for name in expected} == expected
     assert (found.config, found.path, found.ranks, found.passed_over) == (MODEL, saved / step(4), 1, "")
-    assert found.strict
+    assert found.arithmetic == "strict"
     rates = [contents.learning_rate, contents.beta1, contents.beta2, contents.eps, contents.weight_decay]
     assert [found.learning_rate, *found.betas, found.eps, found.weight_decay] == rates
     assert [float(f"{rate:.7g}") for rate in rates] == [1e-3, 0.8, 0.9, 1e-7, 0.25]
@@ -150,13 +150,13 @@ def test_table_of_two_blocks(runtime: Runtime, folder: Path) -> None:
 def test_mark_of_blas(train: Train, saved: Path) -> None:
     """A state that a BLAS took part in stays marked, although what goes on is strict."""
     path = saved / step(4) / FILE
-    StateFile.read(path).with_numbers({"matmuls by BLAS": 1}).write(path)
-    assert not training_state(saved).strict
+    StateFile.read(path).with_numbers({"arithmetic": 1}).write(path)
+    assert training_state(saved).arithmetic == "none"
     with train(resume=saved) as trainer:
         trainer.submit(*batch(5))
         save(trainer, saved)
     assert training_state(saved).step == 5
-    assert not training_state(saved).strict
+    assert training_state(saved).arithmetic == "none"
 
 
 def test_checkpoints(trainer: Trainer, folder: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:

@@ -34,7 +34,7 @@ LEAST |= {"number of tensors": 0}
 HEADERS: list[tuple[dict[str, int], str]] = [
     *(({name: least - 1}, f"{name} is {least - 1}, expected at least {least}") for name, least in LEAST.items()),
     *(({name: 0}, f"{name} is 0, expected at least 1") for name in SIZES),
-    *(({"matmuls by BLAS": value}, f"matmuls by BLAS is {value}, expected 0 or 1") for value in (-1, 2)),
+    *(({"arithmetic": value}, f"arithmetic is {value}, expected 0 to 2") for value in (-1, 3)),
     ({"rank": 1}, "rank is 1, expected less than the number of ranks (1)"),
     ({"step": 5}, "byte 48: the header has 0x00000005, expected 0x00000001 (by its name)"),
     ({"number of ranks": 2}, "byte 36: the header has 0x00000002, expected 0x00000001 (by its name)"),

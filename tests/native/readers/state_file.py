@@ -40,7 +40,7 @@ NUMBERS: Final = {
     "beta2": (112, "<f"),
     "eps": (116, "<f"),
     "weight decay": (120, "<f"),
-    "matmuls by BLAS": (124, "<i"),
+    "arithmetic": (124, "<i"),
 }
 """The header's numbers by the names that messages use: position in bytes, and type."""
 

@@ -25,7 +25,7 @@ _SIZES: Final = tuple(field.name for field in fields(ModelConfig))
 _NO_NUMBERS: Final = (slice(44, 48), slice(128, HEADER))
 _ATTRIBUTES: Final = {
     **{name: name.replace(" ", "_") for name in NUMBERS},
-    **{"number of batches": "batches", "sequence length": "seq_len", "matmuls by BLAS": "blas"},
+    **{"number of batches": "batches", "sequence length": "seq_len"},
 }
 
 Arrays: TypeAlias = dict[str, NDArray[np.float32]]
@@ -53,7 +53,7 @@ class TrainingStateContents:
     run: int
     seed: int
     data_id: int
-    blas: int
+    arithmetic: int
 
 
 def read_training_state(path: str | Path) -> TrainingStateContents:
@@ -118,7 +118,7 @@ def _check_numbers(path: Path, file: StateFile, expected: dict[str, int]) -> Non
         _require(file.number(name) == value, path, f"{name} is {file.number(name)}, expected {value}")
     for name, least in _LEAST.items():
         _require(file.number(name) >= least, path, f"{name} is {file.number(name)}")
-    _require(file.number("matmuls by BLAS") in (0, 1), path, "matmuls by BLAS")
+    _require(file.number("arithmetic") in (0, 1, 2), path, "arithmetic")
     problem = config_problem({name: int(file.number(name)) for name in _SIZES})
     _require(problem is None, path, f"sizes: {problem}")
 

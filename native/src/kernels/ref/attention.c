@@ -21,7 +21,7 @@ void attention_forward_ref(float *out, float *preatt, float *att, const float *q
             const float *k = qkv + (b * T + t2) * 3 * C + h * hs + C;
             float sum = 0.0f;
             for (size_t i = 0; i < hs; i++)
-                sum += q[i] * k[i];
+                sum = MULTIPLY_ADD(q[i], k[i], sum);
             pre[t2] = sum * scale;
             if (pre[t2] > mx)
                 mx = pre[t2];
@@ -41,7 +41,7 @@ void attention_forward_ref(float *out, float *preatt, float *att, const float *q
         for (size_t t2 = 0; t2 <= t; t2++) {
             const float *v = qkv + (b * T + t2) * 3 * C + h * hs + 2 * C;
             for (size_t i = 0; i < hs; i++)
-                o[i] += a[t2] * v[i];
+                o[i] = MULTIPLY_ADD(a[t2], v[i], o[i]);
         }
     }
 }
@@ -68,18 +68,18 @@ void attention_backward_ref(float *dqkv, float *dpreatt, float *datt, const floa
                 dpre[t2] = da[t2] = 0.0f;
             for (size_t t2 = 0; t2 <= t; t2++)
                 for (size_t i = 0; i < hs; i++) {
-                    da[t2] += v[t2 * row + i] * d[i];
-                    dv[t2 * row + i] += a[t2] * d[i];
+                    da[t2] = MULTIPLY_ADD(v[t2 * row + i], d[i], da[t2]);
+                    dv[t2 * row + i] = MULTIPLY_ADD(a[t2], d[i], dv[t2 * row + i]);
                 }
             for (size_t t2 = 0; t2 <= t; t2++)
                 for (size_t t3 = 0; t3 <= t; t3++) {
                     const float indicator = t2 == t3 ? 1.0f : 0.0f;
-                    dpre[t3] += (a[t2] * (indicator - a[t3])) * da[t2];
+                    dpre[t3] = MULTIPLY_ADD(a[t2] * (indicator - a[t3]), da[t2], dpre[t3]);
                 }
             for (size_t t2 = 0; t2 <= t; t2++)
                 for (size_t i = 0; i < hs; i++) {
-                    dq[t * row + i] += (k[t2 * row + i] * dpre[t2]) * scale;
-                    dk[t2 * row + i] += (q[t * row + i] * dpre[t2]) * scale;
+                    dq[t * row + i] = MULTIPLY_ADD(k[t2 * row + i] * dpre[t2], scale, dq[t * row + i]);
+                    dk[t2 * row + i] = MULTIPLY_ADD(q[t * row + i] * dpre[t2], scale, dk[t2 * row + i]);
                 }
         }
     }

@@ -9,7 +9,7 @@ void matmul_forward_ref(float *out, const float *inp, const float *weight, const
         for (size_t o = 0; o < OC; o++) {
             float sum = bias ? bias[o] : 0.0f;
             for (size_t i = 0; i < C; i++)
-                sum += inp[n * C + i] * weight[o * C + i];
+                sum = MULTIPLY_ADD(inp[n * C + i], weight[o * C + i], sum);
             out[n * OC + o] = sum;
         }
 }
@@ -23,7 +23,7 @@ void matmul_backward_input_ref(float *dinp, const float *dout, const float *weig
             dinp[n * C + i] = 0.0f;
         for (size_t o = 0; o < OC; o++)
             for (size_t i = 0; i < C; i++)
-                dinp[n * C + i] += weight[o * C + i] * dout[n * OC + o];
+                dinp[n * C + i] = MULTIPLY_ADD(weight[o * C + i], dout[n * OC + o], dinp[n * C + i]);
     }
 }
 
@@ -36,7 +36,7 @@ void matmul_backward_weight_ref(float *dweight, float *dbias, const float *dout,
             dweight[o * C + i] = present(start, &dweight[o * C + i]);
         for (size_t n = 0; n < N; n++)
             for (size_t i = 0; i < C; i++)
-                dweight[o * C + i] += inp[n * C + i] * dout[n * OC + first + o];
+                dweight[o * C + i] = MULTIPLY_ADD(inp[n * C + i], dout[n * OC + first + o], dweight[o * C + i]);
         if (!dbias)
             continue;
         dbias[o] = present(start, &dbias[o]);

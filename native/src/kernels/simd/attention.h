@@ -26,8 +26,8 @@ struct score_rows {
 void SIMD_NAME(scores_product)(float *scores, const float *a, size_t lda, const float *packed,
                                const struct score_rows *rows);
 
-/* c[t,i] = ordered sum over t2 <= t from 0 of (scores[t,t2] * b[t2,i]) * scale; c's rows are ldc apart, `packed` has b
- * (count,hs). */
+/* c[t,i] = ordered sum over t2 <= t from 0 of (scores[t,t2] * b[t2,i]) * scale, or UNSCALED; c's rows are ldc apart,
+ * `packed` has b (count,hs). */
 void SIMD_NAME(sum_over_past)(float *c, size_t ldc, const float *scores, const float *packed, float scale,
                               const struct score_rows *rows);
 

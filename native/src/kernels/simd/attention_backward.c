@@ -42,19 +42,21 @@ static struct backward_head head_of(struct backward_head first, size_t bh, const
 /* ---- The softmax's gradient: dpreatt[t,t3] = ordered sum over t2 <= t from 0 of
  *      (att[t,t2] * ((t2 == t3 ? 1 : 0) - att[t,t3])) * datt[t,t2]. Lanes go across rows t.
  *
- * For t2 != t3 the product of the two att is the same when t2 and t3 change places, but for the sign of a zero, and no
- * sum here keeps that: it starts from +0, and so is never -0. So each product serves two sums: that of the larger
- * column, whose turn it is, and that of the smaller one, which has had the terms of all columns in between. ---- */
+ * A column's att and datt serve two sums: that of the larger column, whose turn it is, and that of the smaller one,
+ * which has had the terms of all columns in between. For t2 != t3 the product of the two att is the same when t2 and t3
+ * change places, but for the sign of a zero. No strict sum keeps that: it starts from +0, and so is never -0. A fused
+ * one may be, by a product that is too small for a denormal number. ---- */
 
 /* Lanes l >= n are all ones in the vector at lanes_from + LANES - n. */
 static const int32_t lanes_from[2 * LANES] = {[LANES... 2 * LANES - 1] = -1};
 
-/* term if `masked` is false, else only in the lanes of the rows that take column t2's terms: t + l >= t2. */
-SIMD_INLINE vector causal(vector term, bool masked, size_t t2, size_t t)
+/* sum + product * datt; if it is masked, only in the lanes of the rows that take column t2's terms: t + l >= t2. */
+SIMD_INLINE vector add_causal(vector sum, vector product, vector datt, bool masked, size_t t2, size_t t)
 {
+    const vector added = VECTOR_MULTIPLY_ADD(product, datt, sum);
     if (!masked)
-        return term;
-    return (vector)((vector_int)term & *(const vector_int_unaligned *)(lanes_from + LANES - (t2 - t)));
+        return added;
+    return vector_select(*(const vector_int_unaligned *)(lanes_from + LANES - (t2 - t)), added, sum);
 }
 
 /* sum[j] += t2's term; the sum `own` is that of column t2 itself, -1 if it isn't among them. */
@@ -67,7 +69,7 @@ SIMD_INLINE void add_terms(vector *sum, const vector *factor, int own, const flo
         vector product = att * factor[j];
         if (j == own)
             product = att * (vector_of(1.0f) - att);
-        sum[j] += causal(product * datt, masked, t2, t);
+        sum[j] = add_causal(sum[j], product, datt, masked, t2, t);
     }
 }
 
@@ -93,8 +95,11 @@ SIMD_INLINE void softmax_backward_columns(float *dpreattT, const float *attT, co
         vector before = vector_load(dpreattT + t2 * LANES);
         for (size_t j = 0; j < SOFTMAX_COLUMNS; j++) {
             const vector product = att * factor[j];
-            sum[j] += product * datt;
-            before += causal(product * vector_load(dattT + (t3 + j) * LANES), last, t3 + j, t);
+            vector mirrored = product;
+            if (IS_FUSED)
+                mirrored = vector_load(attT + (t3 + j) * LANES) * (zero - att);
+            sum[j] = VECTOR_MULTIPLY_ADD(product, datt, sum[j]);
+            before = add_causal(before, mirrored, vector_load(dattT + (t3 + j) * LANES), last, t3 + j, t);
         }
         vector_store(dpreattT + t2 * LANES, before);
     }
@@ -181,7 +186,7 @@ static bool backward_packed(const struct backward_head *head, const struct backw
     float *room = b + b_room, *a = room + softmax_room(T);
     backward_scores(head, next, sizes, b);
     SIMD_NAME(pack_b)(b, head->dout, C, T, hs);
-    SIMD_NAME(sum_over_future)(dv, 3 * C, head->att, b, a, 1.0f, T, hs);
+    SIMD_NAME(sum_over_future)(dv, 3 * C, head->att, b, a, UNSCALED, T, hs);
     backward_softmax(head, next, sizes, room);
     SIMD_NAME(pack_b)(b, k, 3 * C, T, hs);
     for (size_t t = 0; t < T; t += MR) {

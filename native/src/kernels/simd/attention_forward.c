@@ -78,7 +78,7 @@ static bool forward_packed(const struct forward_head *head, const struct forward
             softmax_row(head->preatt + r * T, head->att + r * T, sizes->scale, r, T);
             prefetch_head(next, r, sizes);
         }
-        SIMD_NAME(sum_over_past)(head->out, C, head->att, values, 1.0f, &rows);
+        SIMD_NAME(sum_over_past)(head->out, C, head->att, values, UNSCALED, &rows);
     }
     return true;
 }

@@ -13,12 +13,6 @@
 typedef double vector_wide __attribute__((vector_size(2 * SIMD_BYTES), may_alias));
 typedef uint64_t vector_wide_bits __attribute__((vector_size(2 * SIMD_BYTES), may_alias));
 
-/* Where mask (all ones or all zeros in every lane) is set, a; else b. */
-SIMD_INLINE vector vector_select(vector_int mask, vector a, vector b)
-{
-    return (vector)((mask & (vector_int)a) | (~mask & (vector_int)b));
-}
-
 SIMD_INLINE vector vector_abs(vector x)
 {
     return (vector)((vector_int)x & INT32_MAX);

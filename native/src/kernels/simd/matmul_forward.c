@@ -153,7 +153,7 @@ static void forward_unpacked(const struct forward *f)
         for (size_t o = 0; o < f->m; o++) {
             float sum = f->bias ? f->bias[o] : 0.0f;
             for (size_t i = 0; i < f->k; i++)
-                sum += f->inp[n * f->k + i] * f->weight[o * f->k + i];
+                sum = MULTIPLY_ADD(f->inp[n * f->k + i], f->weight[o * f->k + i], sum);
             f->out[n * f->ldout + o] = sum;
         }
 }

@@ -6,6 +6,12 @@
 
 const float SIMD_NAME(zeros)[MR] = {0};
 
+/* The sum with one more term, which is scaled if that is asked for. */
+SIMD_INLINE vector add_term(vector sum, vector a, vector b, bool scaled, float scale)
+{
+    return scaled ? VECTOR_MULTIPLY_ADD(a * b, vector_of(scale), sum) : VECTOR_MULTIPLY_ADD(a, b, sum);
+}
+
 /* One step of the sums: rows x vectors products. a[j] is the step's value in row 4 * j; addressing modes reach those
  * one, two and three rows further. If a is packed, a[0] reaches all. */
 SIMD_INLINE void add_step(vector sum[MR][NR_VECTORS], const float *const a[3], size_t rs_a, const float *b, int rows,
@@ -16,12 +22,8 @@ SIMD_INLINE void add_step(vector sum[MR][NR_VECTORS], const float *const a[3], s
         step[v] = vector_load(b + v * LANES);
     for (int i = 0; i < rows; i++) {
         const vector factor = vector_broadcast(packed ? a[0] + i : a[i / 4] + (size_t)(i % 4) * rs_a);
-        for (int v = 0; v < vectors; v++) {
-            vector term = factor * step[v];
-            if (scaled)
-                term *= vector_of(scale);
-            sum[i][v] += term;
-        }
+        for (int v = 0; v < vectors; v++)
+            sum[i][v] = add_term(sum[i][v], factor, step[v], scaled, scale);
     }
 }
 
@@ -102,7 +104,7 @@ static product_function *const functions[2][2][MR][NR_VECTORS] = {
 void SIMD_NAME(microkernel_scaled)(const struct product *product, float scale)
 {
     const size_t n = product->n, vectors = parts_of(n, LANES);
-    product_function *const function = functions[product->cs_a != 1][scale != 1.0f][product->m - 1][vectors - 1];
+    product_function *const function = functions[product->cs_a != 1][scale != UNSCALED][product->m - 1][vectors - 1];
     if (n == vectors * LANES) {
         function(product, scale);
         return;
@@ -121,7 +123,7 @@ void SIMD_NAME(microkernel_scaled)(const struct product *product, float scale)
 
 void SIMD_NAME(microkernel)(const struct product *product)
 {
-    SIMD_NAME(microkernel_scaled)(product, 1.0f);
+    SIMD_NAME(microkernel_scaled)(product, UNSCALED);
 }
 
 /* One row of a triangle, `vectors` (constant) vectors of it, starting from *initial, or from c if that is NULL. */
@@ -133,7 +135,7 @@ SIMD_INLINE void triangle_row(float *restrict c, const float *initial, const flo
         sum[v] = initial ? vector_of(*initial) : vector_load(c + v * LANES);
     for (size_t p = 0; p < depth; p++, a += cs_a, b += vectors * LANES)
         for (int v = 0; v < vectors; v++)
-            sum[v] += (vector_broadcast(a) * vector_load(b + v * LANES)) * vector_of(scale);
+            sum[v] = add_term(sum[v], vector_broadcast(a), vector_load(b + v * LANES), scale != UNSCALED, scale);
     for (int v = 0; v < vectors; v++)
         vector_store(c + v * LANES, sum[v]);
 }

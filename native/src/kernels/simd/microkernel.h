@@ -40,7 +40,9 @@ extern const float SIMD_NAME(zeros)[MR];
 /* a is row-major (cs_a = 1) or a packed micro-panel (rs_a = 1, cs_a = MR). */
 void SIMD_NAME(microkernel)(const struct product *product);
 
-/* The same with terms (a[i,p] * b[p,j]) * scale. Scale 1 costs nothing. */
+/* The same with terms (a[i,p] * b[p,j]) * scale, or without a scale, which in a fused sum isn't a scale of 1: the
+ * product is then not rounded before it is added. */
+#define UNSCALED 0.0f
 void SIMD_NAME(microkernel_scaled)(const struct product *product, float scale);
 
 /* Which p < m row i's sum takes. */

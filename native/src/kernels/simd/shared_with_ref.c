@@ -3,8 +3,6 @@
 #include "kernels/simd/kernels_simd.h"
 
 #define adamw_update_ref SIMD_NAME(adamw_update)
-#define attention_backward_ref SIMD_NAME(attention_backward_unpacked)
-#define attention_forward_ref SIMD_NAME(attention_forward_unpacked)
 #define crossentropy_forward_ref SIMD_NAME(crossentropy_forward)
 #define crossentropy_softmax_backward_ref SIMD_NAME(crossentropy_softmax_backward)
 #define encoder_backward_ref SIMD_NAME(encoder_backward)
@@ -16,7 +14,6 @@
 #define residual_forward_ref SIMD_NAME(residual_forward)
 
 #include "kernels/ref/adamw.c"
-#include "kernels/ref/attention.c"
 #include "kernels/ref/crossentropy.c"
 #include "kernels/ref/encoder.c"
 #include "kernels/ref/gradient.c"

@@ -1,8 +1,8 @@
 /* The vector type of the level that a file of this folder is being compiled for, in the compiler's own vector
- * extensions. Every file here is compiled once per level (native/CMakeLists.txt), with SIMD_LEVEL the level's name,
- * SIMD_BYTES the width of a vector, SIMD_REGISTERS the number of vector registers, and SIMD_ROWS and SIMD_VECTORS the
- * size of a micro-tile; SIMD_NAME(f) is f's name at this
- * level. Lanes go across outputs, never along a sum (docs/numerics.md, Rules). */
+ * extensions. Every file here is compiled once per level (native/CMakeLists.txt), and those of sums of products
+ * once more for fused ones, with SIMD_LEVEL the level's name, such as avx2 or avx2_fused, SIMD_BYTES the width of a
+ * vector, SIMD_REGISTERS the number of vector registers, and SIMD_ROWS and SIMD_VECTORS the size of a micro-tile;
+ * SIMD_NAME(f) is f's name at this level. Lanes go across outputs, never along a sum (docs/numerics.md, Rules). */
 #pragma once
 
 #include <stddef.h>
@@ -60,6 +60,31 @@ SIMD_INLINE vector vector_broadcast(const float *x)
     memcpy(&bits, x, sizeof bits);
     return (vector)(bits - (vector_int){0});
 }
+
+/* Where mask (all ones or all zeros in every lane) is set, a; else b. */
+SIMD_INLINE vector vector_select(vector_int mask, vector a, vector b)
+{
+    return (vector)((mask & (vector_int)a) | (~mask & (vector_int)b));
+}
+
+/* MULTIPLY_ADD in each lane. */
+SIMD_INLINE vector vector_multiply_add_strict(vector a, vector b, vector sum)
+{
+    return sum + a * b;
+}
+
+/* SIMD_FMA(a, b, sum): the level's instruction, where it has one; no extension of the compiler stands for it. */
+SIMD_INLINE vector vector_multiply_add_fused(vector a, vector b, vector sum)
+{
+#ifdef SIMD_FMA
+    return SIMD_FMA(a, b, sum);
+#else
+    for (int i = 0; i < LANES; i++)
+        sum[i] = fmaf(a[i], b[i], sum[i]);
+    return sum;
+#endif
+}
+#define VECTOR_MULTIPLY_ADD ARITHMETIC_NAME(vector_multiply_add)
 
 /* ---- Sizes ---- */
 
