@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 
 from ...pytest_in_child import Children
-from .sizes import B, T
+from .sizes import B, T, batch
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,14 +32,24 @@ def runtime() -> Iterator[Runtime]:
         yield runtime
 
 
+@pytest.fixture(scope="session")
+def scratch_memory(train: Callable[..., Trainer]) -> None:
+    """Let the workers have the memory that they keep from their first step on."""
+    with train() as trainer:
+        trainer.step(*batch(0))
+
+
 @pytest.fixture
-def nothing_left(runtime: Runtime) -> Iterator[None]:
+def nothing_left(scratch_memory: None) -> Iterator[None]:
     """Fail if a test leaves memory of the library's, open files or threads; what outlives it has to be open before."""
     before = _open_files_and_threads()
     allocations.start()
     yield
     allocations.stop()
     assert left_allocations() == ""
+    deadline = time.monotonic() + 1  # a thread that was joined may be listed for a moment
+    while _open_files_and_threads() != before and time.monotonic() < deadline:
+        time.sleep(0.001)
     assert _open_files_and_threads() == before
 
 

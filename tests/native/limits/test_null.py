@@ -56,6 +56,7 @@ def call_with(train: Callable[..., Trainer]) -> Iterator[Callable[[str, int, Any
     """
     with train() as trainer:
         loss = trainer.submit(*batch(0))
+        trainer.wait()
 
         def call(name: str, position: int, other: Any) -> None:
             arguments = list(_arguments(declarations.functions()[name][1], trainer, loss))
