@@ -11,16 +11,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from starpullm import machine
 from starpullm.checks.cases import TILES, Case
 from starpullm.checks.check import Arrays, all_checks
-from starpullm.checks.check_context import run_check
+from starpullm.checks.check_context import environment, run_check
+from starpullm.checks.devices import PLACEMENTS, case_on
 from starpullm.checks.isolation import Pool
 from starpullm.checks.kernels.kernel_cases import CASES
 from starpullm.checks.result import Outcome, Result
@@ -299,6 +301,19 @@ def offloading(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         yield from laboratory.alone(name, Case("small", 2, "ordered", what=plan, recompute=recompute, seed=SEED))
 
 
+def devices(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Train with a device, where one is found."""
+    for what in PLACEMENTS if has_device() else ():
+        yield from laboratory.alone(name, case_on(what, SEED))
+
+
+@cache
+def has_device() -> bool:
+    """Whether there is an OpenCL device that StarPU can use; a CPU is one."""
+    with environment(STARPU_OPENCL_ON_CPUS="1"):
+        return any(machine.devices())
+
+
 def projects_tests(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Let allocations of kernels fail, and count what each of two ranks has."""
     yield from laboratory.test(name, scarce_kernels, counts_allocations=True)
@@ -370,6 +385,7 @@ CHECKS: dict[str, Check] = {
     "training over ranks": training_over_ranks,
     "scenarios": scenarios,
     "offloading": offloading,
+    "devices": devices,
     "memory growth": registered("growth over steps", "ordered"),
     "memory growth, trainers": registered("growth over trainers", "ordered"),
     "kernel bits": kernel_bits,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from starpullm.checks.cases import Case, SuiteOptions
+from starpullm.checks.cases import TILES, Case, SuiteOptions
 from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.check_context import StandaloneContext, environment
 from starpullm.checks.parity import Parity
@@ -36,8 +36,8 @@ DRAWN: Final = 50
 
 PLACEMENTS: Final = {
     "one worker": Placement("odd"),
-    "two workers": Placement("odd", "2x1", "dmdas"),
-    "device alone": Placement("odd", percent=100),
+    "two workers": Placement("tiny", "2x1", "dmdas"),
+    "device alone": Placement("tiny", percent=100),
     "drawn": Placement("odd", percent=DRAWN),
     "evicting": Placement("small", memory="6"),
 }
@@ -66,8 +66,7 @@ class Devices(Check):
 
     def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield a case for each placement."""
-        for what, of in PLACEMENTS.items():
-            yield Case(of.record, 1, "ordered", what=what, seed=options.seed)
+        yield from (case_on(what, options.seed) for what in PLACEMENTS)
 
     def run(self, context: StandaloneContext, case: Case) -> Result:  # type: ignore[override]
         """Train in a process that has no runtime, if there is a device; a CPU counts if there is no other."""
@@ -87,6 +86,12 @@ class Devices(Check):
             compared = Parity().compare(record, runtime, checkpoint, case, instruments=instruments)
             findings = [*compared.findings, *_watched(runtime, record, checkpoint, case, instruments)]
         return self.result(compared=compared.compared, findings=findings)
+
+
+def case_on(placement: str, seed: int) -> Case:
+    """Return the case of a placement; in tiles, as kernels get buffers from an offset on then."""
+    record = PLACEMENTS[placement].record
+    return Case(record, 1, "ordered", what=placement, seed=seed, weight_gradient_tiles=TILES)
 
 
 def _watched(
