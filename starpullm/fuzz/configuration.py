@@ -9,7 +9,7 @@ from typing import Self
 
 from starpullm.errors import InvalidArgumentError
 
-SCHEDULERS = ("lws", "eager", "prio", "ws", "random", "dmda", "dmdas", "dmdar")
+SCHEDULERS = ("lws", "eager", "prio", "ws", "dmda", "dmdas", "dmdar")
 MAX_WORKERS = 8
 _DISK_UNIT = 4096
 """Numbers in an element when data must not fit into memory."""

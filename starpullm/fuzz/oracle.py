@@ -375,7 +375,7 @@ class Oracle:
             return
         if is_plan and self._num_plans >= _MAX_PLANS:
             return
-        if self._avoid_known and (handle.reduced or (is_plan and not handle.home)):
+        if self._avoid_known and (handle.reduced or not handle.home):
             return
         self._settle()
         count = fitting[parts % len(fitting)]

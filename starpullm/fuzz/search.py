@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -20,8 +20,9 @@ from starpullm.fuzz.interpreter import Failure, Interpreter, build_interpreter
 
 PROGRAMS_OF_A_SEED = 100
 _OPERATIONS = 256
-_TIME_LIMIT = 20.0  # of a program, in seconds; most take some milliseconds
-_SHRINKING_LIMIT = 4.0  # the same while the program is shrunk, when more than one hangs
+_TIME_LIMIT = 15.0  # of a program, in seconds; most take some milliseconds
+_LEAST_LIMIT = 2.0  # the same while a program is shrunk, when many hang
+_TIMES_SLOWEST = 8
 _SHRINKING_SECONDS = 120.0
 _TRIES = 20  # to see how often a program fails
 _MOST_REPEATS = 30
@@ -60,62 +61,72 @@ class _FailedError(Exception):
 class _Search:
     """The programs of a seed: the first one that fails, and the smallest."""
 
-    def __init__(self, interpreter: Interpreter, deadline: float) -> None:
+    def __init__(self, interpreter: Interpreter, deadline: float, *, shrink: bool) -> None:
         self.ran = 0
         self.smallest: tuple[Program, Failure] | None = None
         self.tried, self.failed = 0, 0
         self.failed_at = 0.0
         self._interpreter = interpreter
         self._deadline = deadline
+        self._shrink = shrink
         self._repeats = 1
+        self._slowest = 0.0
 
     def fails(self, program: Program) -> bool:
         """Run a program; to shrink one, so often that it would probably fail again if it could."""
         if time.monotonic() > self._deadline:
             return False
         if self.smallest is not None:
-            failures = (self._interpreter.run(program.text, _SHRINKING_LIMIT) for _ in range(self._repeats))
-            failure = next(filter(None, failures), None)
+            failure = next(filter(None, (self._again(program) for _ in range(self._repeats))), None)
             if failure is not None:
                 self._keep(program, failure)
             return failure is not None
         self.ran += 1
+        start = time.monotonic()
         failure = self._interpreter.run(program.text, _TIME_LIMIT)
         if failure is None:
+            self._slowest = max(self._slowest, time.monotonic() - start)
             return False
         self.failed_at = time.monotonic()
         self.smallest = program, failure
-        self._judge(program, failure)
-        self._deadline = time.monotonic() + _SHRINKING_SECONDS
+        if self._shrink:
+            self._judge(program, failure)
+        self._deadline = time.monotonic() + _SHRINKING_SECONDS * self._shrink
         return True
+
+    def _again(self, program: Program) -> Failure | None:
+        limit = min(max(_LEAST_LIMIT, _TIMES_SLOWEST * self._slowest), _TIME_LIMIT)
+        return self._interpreter.run(program.text, limit, stacks=False)
 
     def _judge(self, program: Program, failure: Failure) -> None:
         """See how often a program fails; one that hangs takes long, and is run less often."""
         self.tried = _TRIES if not failure.is_hang else 3
-        self.failed = sum(self._interpreter.run(program.text, _SHRINKING_LIMIT) is not None for _ in range(self.tried))
+        self.failed = sum(self._again(program) is not None for _ in range(self.tried))
         self._repeats = min(_MOST_REPEATS, 3 * self.tried // self.failed) if self.failed else _MOST_REPEATS
         if self.failed == self.tried:
             self._repeats = 1
 
     def _keep(self, program: Program, failure: Failure) -> None:
         assert self.smallest is not None
-        best = self.smallest[0]
+        best, first = self.smallest
         if (program.tasks, len(program.text)) < (best.tasks, len(best.text)):
-            self.smallest = program, failure
+            self.smallest = program, replace(failure, details=failure.details or first.details)
 
 
-def search_seed(directory: Path, seed: int, chosen: str, deadline: float, count: int) -> tuple[Finding | None, int]:
+def search_seed(
+    directory: Path, seed: int, chosen: str, deadline: float, count: int, *, shrink: bool = True
+) -> tuple[Finding | None, int]:
     """Run the programs of a seed in its configuration; return a failure, and how many programs were run."""
     configuration = Configuration.drawn(seed, chosen)
     with Interpreter(directory, configuration) as interpreter:
-        search = _Search(interpreter, deadline)
+        search = _Search(interpreter, deadline, shrink=shrink)
 
         @hypothesis_seed(seed)
         @settings(
             max_examples=count,
             database=None,
             deadline=None,
-            phases=(Phase.generate, Phase.shrink),
+            phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
             print_blob=False,
@@ -155,6 +166,8 @@ def search(
     chosen: str,
     progress: Callable[[int, Configuration, int], None],
     count: int = PROGRAMS_OF_A_SEED,
+    *,
+    shrink: bool = True,
 ) -> tuple[Finding | None, int]:
     """Run programs of this seed and the ones after it until one fails or the time is over."""
     deadline = time.monotonic() + seconds
@@ -162,7 +175,7 @@ def search(
     with built_interpreter() as directory:
         while time.monotonic() < deadline:
             progress(seed, Configuration.drawn(seed, chosen), total)
-            finding, ran = search_seed(directory, seed, chosen, deadline, count)
+            finding, ran = search_seed(directory, seed, chosen, deadline, count, shrink=shrink)
             total += ran
             if finding is not None:
                 return finding, total
