@@ -24,7 +24,7 @@ class Configuration:
     scheduler: str = "lws"
     workers: int = 2
     nodes: int = 1
-    """NUMA nodes of a synthetic topology."""
+    """NUMA nodes of a synthetic topology; 2 isn't drawn: 1.4.10 may fail with it."""
     disk: int = 0
     """1: memory for data is limited, and a disk takes what doesn't fit. It isn't drawn: 1.4.10 may hang with it."""
     perturb: int = 0
@@ -70,7 +70,6 @@ class Configuration:
         drawn = cls(
             scheduler=random.choice(SCHEDULERS),
             workers=random.randint(1, MAX_WORKERS),
-            nodes=random.choice((1, 1, 2)),
             perturb=random.choice((0, seed or 1)),
         )
         return replace(drawn, **_parse(chosen))  # type: ignore[arg-type]

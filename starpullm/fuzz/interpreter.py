@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import select
@@ -22,6 +23,7 @@ from starpullm.processes.stacks import native_stacks
 START_SECONDS = 60.0
 """For StarPU to start: it may measure the machine."""
 _STACK_SECONDS = 15.0
+_PIPE_BYTES = 1 << 20
 _PACKAGES = ("starpu-1.4", "starpu-1.5")
 
 
@@ -120,6 +122,9 @@ class Interpreter:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
             )
+        assert self._process.stdin is not None
+        # A whole program has room: nobody reads it if an operation hangs.
+        fcntl.fcntl(self._process.stdin, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
             self._check_ready(self._line(START_SECONDS) or "nothing")
         except InvalidArgumentError:
