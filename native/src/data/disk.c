@@ -2,7 +2,8 @@
  * behind when it is killed.
  *
  * Each datum has a place of whole pages in the file while StarPU has it on the disk. Two threads serve the requests,
- * past the page cache where the file system can. A checksum of what was written is compared when it is read again. */
+ * past the page cache where the file system can. A checksum of what was written is compared when it is read again: not
+ * the CRC-32 of training states, which takes longer than a fast disk. */
 #include "data/disk.h"
 
 #define XXH_INLINE_ALL

@@ -69,8 +69,9 @@ void session_wait_if_audited(struct starpullm_session *session);
 status session_read_parameter(const struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
                               int64_t offset, int64_t count, float *values);
 
-/* save.c: `state` is what the session resumes from; NULL: it starts from the checkpoint at `path`. */
+/* checkpoint.c: `state` is what the session resumes from; NULL: it starts from the checkpoint at `path`. */
 status session_load(struct starpullm_session *session, const char *path, struct training_state *state);
+/* save_state.c */
 status saving_create(struct starpullm_session *session);
 /* Waits for the last save; NULL is allowed. */
 void saving_destroy(struct saving *saving);
