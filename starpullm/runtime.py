@@ -166,7 +166,7 @@ class Runtime(Resource):
                 devices=_ALL_DEVICES if devices == "all" else _number_of_devices(devices),
             )
         self.drops = offload is not None and offload_plan == OFFLOAD_PLANS[0]
-        """Whether gradients and activations are dropped after their last use, without ``keep_activations``."""
+        """Whether gradients and activations are invalidated after their last use, without ``keep_activations``."""
         with self._creating():
             prototypes.call("runtime_create", self._options, self._handle.address)
             if self.comm:

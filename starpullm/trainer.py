@@ -312,7 +312,7 @@ class Trainer(Resource):
             If there is no such group, tensor or layer, or no such sequences.
         StateError
             If the trainer is closed, or the tensor's layers share buffers (see ``keep_activations``, ``recompute`` and
-            ``weight_gradients``), or sub-batches do (see ``activation_sets``), or its value was dropped (see
+            ``weight_gradients``), or sub-batches do (see ``activation_sets``), or its value was invalidated (see
             ``Runtime``, ``offload_plan``).
         RuntimeFailureError
             If a task has failed: the tensor may have been computed from what it left.

@@ -341,7 +341,7 @@ def test_refused_uses(checkpoint: Path, tmp_path: Path) -> None:
     redux, audit, dropped = run_function(refuse_uses, checkpoint, tmp_path, timeout=TIME_LIMIT)
     assert_refused(redux, InvalidArgumentError, "reduction: found redux on a runtime with offload")
     assert_refused(audit, InvalidArgumentError, "instruments: found the audit on a runtime with offload")
-    assert_refused(dropped, StateError, "activations/logits#0: its value was dropped after its last use")
+    assert_refused(dropped, StateError, "activations/logits#0: its value was invalidated after its last use")
 
 
 def fill_disk(path: str, folder: str) -> Reply:

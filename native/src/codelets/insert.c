@@ -95,22 +95,22 @@ static status check_registered(const struct task *task)
 
 /* ---- The plan of offloading ---- */
 
-static void take_leaving(struct offload_plan *plan, struct task *task)
+static void take_evictions(struct offload_plan *plan, struct task *task)
 {
     if (!plan)
         return;
     plan->tasks++;
-    while (plan->first < plan->end && task->num_leaving < TASK_MAX_ACCESSES &&
-           plan->leaving[plan->first % MAX_LEAVING].since + TASKS_UNTIL_WRITTEN <= plan->tasks)
-        task->leaving[task->num_leaving++] = plan->leaving[plan->first++ % MAX_LEAVING].data;
+    while (plan->first < plan->end && task->num_evicted < TASK_MAX_ACCESSES &&
+           plan->evictions[plan->first % MAX_EVICTIONS].since + TASKS_UNTIL_WRITTEN <= plan->tasks)
+        task->evicted[task->num_evicted++] = plan->evictions[plan->first++ % MAX_EVICTIONS].data;
 }
 
-/* If too many are leaving, the oldest stays until StarPU needs its memory. */
-static void let_leave(struct offload_plan *plan, struct data *data)
+/* If too many wait for their eviction, the oldest stays until StarPU needs its memory. */
+static void add_eviction(struct offload_plan *plan, struct data *data)
 {
-    plan->leaving[plan->end % MAX_LEAVING].data = data;
-    plan->leaving[plan->end++ % MAX_LEAVING].since = plan->tasks;
-    if (plan->end - plan->first > MAX_LEAVING)
+    plan->evictions[plan->end % MAX_EVICTIONS].data = data;
+    plan->evictions[plan->end++ % MAX_EVICTIONS].since = plan->tasks;
+    if (plan->end - plan->first > MAX_EVICTIONS)
         plan->first++;
 }
 
@@ -124,12 +124,12 @@ static void follow_plan(const struct task *task)
         const int after = plan ? plan->after[iteration->accesses++] : AFTER_NOTHING;
         if (task->accesses[i].mode != STARPU_R)
             data->has_value = true;
-        if (after == AFTER_WRITE_EARLY || after == AFTER_LEAVE)
+        if (after == AFTER_WRITE_EARLY || after == AFTER_EVICT)
             data_write_early(data);
-        if (after == AFTER_LEAVE)
-            let_leave(plan, data);
-        if (after == AFTER_DROP)
-            data_drop(data);
+        if (after == AFTER_EVICT)
+            add_eviction(plan, data);
+        if (after == AFTER_INVALIDATE)
+            data_invalidate(data);
     }
 }
 
@@ -192,7 +192,7 @@ status insert_task(struct task *task)
     const bool one_rank = runtime_layout()->ranks == 1;
     struct task *created;
     TRY(task_create(&created, task));
-    take_leaving(iteration->plan, created);
+    take_evictions(iteration->plan, created);
     struct starpu_task *starpu_task = NULL;
     status code = STARPULLM_OK;
     if (one_rank)

@@ -12,9 +12,9 @@
 /* The first failure of a task of the session, or of the disk. */
 status check_tasks(struct failure *failure);
 
-/* What follows an access of a step, by the plan of offloading: AFTER_LEAVE is to be written early, and to leave the
- * memory once the disk has had time for that. */
-enum after_access { AFTER_NOTHING, AFTER_WRITE_EARLY, AFTER_LEAVE, AFTER_DROP };
+/* What follows an access of a step, by the plan of offloading: AFTER_EVICT is to be written early, and evicted once
+ * the disk has had time for that. */
+enum after_access { AFTER_NOTHING, AFTER_WRITE_EARLY, AFTER_EVICT, AFTER_INVALIDATE };
 
 /* After task t of a step data[first[t]] to data[first[t + 1] - 1] are fetched. */
 struct fetches {
@@ -22,15 +22,15 @@ struct fetches {
     struct data **data;
 };
 
-enum { MAX_LEAVING = 64, TASKS_UNTIL_WRITTEN = 16 };
+enum { MAX_EVICTIONS = 64, TASKS_UNTIL_WRITTEN = 16 };
 struct offload_plan {
     uint8_t *after; /* enum after_access of each access of a step, in order */
     struct fetches fetches;
-    /* The next to leave; a ring of the last ones. */
+    /* The next to be evicted; a ring of the last ones. */
     struct {
         struct data *data;
         int64_t since; /* number of the task that it follows */
-    } leaving[MAX_LEAVING];
+    } evictions[MAX_EVICTIONS];
     size_t first, end;     /* of those that have come so far */
     int64_t tasks;         /* so far */
     int64_t written, read; /* bytes that a step which follows another moves */

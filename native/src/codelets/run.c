@@ -81,8 +81,8 @@ static void operation_cpu(void *interfaces[], void *argument)
 void task_done(void *argument)
 {
     const struct task *task = argument;
-    for (int i = 0; i < task->num_leaving; i++)
-        data_leave(task->leaving[i]);
+    for (int i = 0; i < task->num_evicted; i++)
+        data_evict(task->evicted[i]);
     iteration_task_done(task->attributes.iteration);
 }
 

@@ -51,8 +51,8 @@ struct task {
     struct access accesses[TASK_MAX_ACCESSES]; /* in the order of the operands, without those that are absent */
     union arguments arguments;
     struct record record;
-    int num_leaving;
-    const struct data *leaving[TASK_MAX_ACCESSES]; /* of earlier tasks, which leave the memory after this one */
+    int num_evicted;
+    const struct data *evicted[TASK_MAX_ACCESSES]; /* data of earlier tasks, after this one */
 };
 
 /* Inserts a task on the rank of its attributes. It is copied. */

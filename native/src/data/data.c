@@ -78,15 +78,15 @@ void data_write_early(struct data *data)
     starpu_data_wont_use(data->handle);
 }
 
-void data_leave(const struct data *data)
+void data_evict(const struct data *data)
 {
     if (disk_has(data->handle))
         (void)starpu_data_evict_from_node(data->handle, STARPU_MAIN_RAM); /* refused while a task uses them */
 }
 
-void data_drop(struct data *data)
+void data_invalidate(struct data *data)
 {
     data->has_value = false;
-    data->dropped = true;
+    data->invalidated = true;
     starpu_data_invalidate_submit(data->handle);
 }

@@ -12,17 +12,18 @@ enum { DATA_NAME_BYTES = 64 };
 struct data {
     void *handle; /* starpu_data_handle_t; void so that graph/ and session/ need no StarPU header. NULL: on paper, and
                    * of the other end of a message */
-    void *buffer; /* for data.c alone; NULL: StarPU has the memory, of data that move, or of a copy for tasks here */
+    void *buffer; /* for data.c alone; NULL: StarPU has the memory, of evictable data, or of a copy for tasks here */
     size_t bytes;
-    int32_t id;              /* index among the session's handles, the same on every rank */
-    int64_t tag;             /* of its transfers; no other session has it */
-    int owner;               /* the rank that keeps the value */
-    bool copied;             /* other ranks have copies, which are sent to them before an iteration reads them */
-    bool passed_on;          /* likewise the rank of another stage, before each pass that reads it */
-    bool transient;          /* the next iteration doesn't need the value that this one leaves */
-    bool moves;              /* between memory and the disk (disk.h) */
-    bool homeless;           /* has no buffer of its own in main memory: it moves, or tasks of devices use it alone */
-    bool has_value, dropped; /* of such: something submitted so far writes them; it was no longer needed */
+    int32_t id;       /* index among the session's handles, the same on every rank */
+    int64_t tag;      /* of its transfers; no other session has it */
+    int owner;        /* the rank that keeps the value */
+    bool copied;      /* other ranks have copies, which are sent to them before an iteration reads them */
+    bool passed_on;   /* likewise the rank of another stage, before each pass that reads it */
+    bool transient;   /* the next iteration doesn't need the value that this one leaves */
+    bool evictable;   /* from memory to the disk (disk.h) */
+    bool homeless;    /* has no buffer of its own in main memory: it is evictable, or tasks of devices use it alone */
+    bool has_value;   /* of such: something submitted so far writes them */
+    bool invalidated; /* likewise: they were no longer needed */
     char name[DATA_NAME_BYTES]; /* group/tensor[layer]#sub-batch */
     struct audit *audit;        /* NULL: accesses aren't audited */
 };
@@ -44,7 +45,7 @@ status data_acquire_read(struct data *data, const void **memory);
 status data_acquire_write(struct data *data, void **memory);
 void data_release(struct data *data);
 
-/* Of data that are acquired or don't move. */
+/* Of data that are acquired or aren't evictable. */
 void *data_memory(const struct data *data);
 
 /* The same without waiting: ready(argument) is called when the buffer may be read, by any thread, and must neither wait
@@ -52,15 +53,15 @@ void *data_memory(const struct data *data);
 status data_when_readable(struct data *data, void (*ready)(void *argument), void *argument);
 
 /* After the tasks submitted so far nobody needs the value any more, which is then never written to a disk. */
-void data_drop(struct data *data);
+void data_invalidate(struct data *data);
 
-/* ---- Data that move ---- */
+/* ---- Evictable data ---- */
 
 /* After the tasks submitted so far, they are written to the disk if there is time, as they won't be used for long:
  * their memory is free at once then. */
 void data_write_early(struct data *data);
 /* Frees their memory if it has been; from a task's callback, and not among the tasks that use them. */
-void data_leave(const struct data *data);
+void data_evict(const struct data *data);
 
 /* ---- Bringing data to ranks that no task brings it to (exchange_mpi.c). The ranks that have the data make the same
  * calls in the same order among their tasks. ---- */
@@ -73,7 +74,7 @@ void exchange_unregister(struct data *data);
 /* Copies the value to a rank, as for a task there that reads it. Both have registered the data. */
 status exchange_to(struct data *data, int rank);
 /* Frees the copies on ranks that aren't the owner. Nothing for data that this rank doesn't have, which may be NULL. */
-void exchange_drop(struct data *data);
+void exchange_invalidate(struct data *data);
 
 /* Copies values of the owner, which are no data, to all ranks; collective. */
 void exchange_values(float *values, int64_t count, int owner);

@@ -1,7 +1,7 @@
 /* A StarPU disk of our own (struct starpu_disk_ops). StarPU's abort the process on every trouble, and leave files
  * behind when it is killed.
  *
- * Each datum has a place of whole pages in the file while StarPU has it on the disk. Two threads serve the requests,
+ * Each datum has a range of whole pages in the file while StarPU has it on the disk. Two threads serve the requests,
  * past the page cache where the file system can. A checksum of what was written is compared when it is read again: not
  * the CRC-32 of training states, which takes longer than a fast disk. */
 #include "data/disk.h"
@@ -28,10 +28,10 @@
 enum { NUM_THREADS = 2 };
 
 struct object {
-    off_t place;
-    size_t bytes; /* of the place */
+    off_t offset;
+    size_t bytes; /* of the range */
     uint64_t checksum;
-    struct object *next; /* among those that are free, or have no place yet */
+    struct object *next; /* among those that are free, or have no range yet */
 };
 
 struct request {
@@ -53,8 +53,8 @@ static struct {
     pthread_cond_t changed; /* the queue, or done */
     struct request *first, **last;
     bool stopped;
-    struct object *free, *unplaced;
-    off_t end;      /* of the places that were given */
+    struct object *free, *unused;
+    off_t end;      /* of the ranges that were given */
     off_t reserved; /* the file's room */
     struct disk_share *shares;
     struct failure failure;
@@ -74,7 +74,7 @@ static void keep_failure(int number, const char *what, const struct object *obje
 {
     failure_keep(&disk.failure,
                  fail_errno(STARPULLM_RUNTIME_FAILURE, number, "offload: %s: %zu bytes at %" PRId64 " %s", disk.folder,
-                            object->bytes, (int64_t)object->place, what));
+                            object->bytes, (int64_t)object->offset, what));
 }
 
 status disk_check(void)
@@ -91,9 +91,9 @@ static int move(const struct request *request)
     const size_t bytes = whole_pages(request->bytes);
     for (size_t done = 0; done < bytes;) {
         char *memory = (char *)request->memory + done;
-        const off_t place = request->object->place + (off_t)done;
-        const ssize_t now = request->is_write ? pwrite(disk.descriptor, memory, bytes - done, place)
-                                              : pread(disk.descriptor, memory, bytes - done, place);
+        const off_t offset = request->object->offset + (off_t)done;
+        const ssize_t now = request->is_write ? pwrite(disk.descriptor, memory, bytes - done, offset)
+                                              : pread(disk.descriptor, memory, bytes - done, offset);
         if (now < 0 && errno != EINTR)
             return errno;
         if (now == 0)
@@ -183,12 +183,12 @@ static void *allocate(void *base, size_t size)
     while (*link && (*link)->bytes != bytes)
         link = &(*link)->next;
     if (!*link)
-        link = &disk.unplaced;
+        link = &disk.unused;
     struct object *object = *link;
     if (object) {
         *link = object->next;
-        if (link == &disk.unplaced) {
-            *object = (struct object){.place = disk.end, .bytes = bytes};
+        if (link == &disk.unused) {
+            *object = (struct object){.offset = disk.end, .bytes = bytes};
             disk.end += (off_t)bytes;
         }
     }
@@ -313,7 +313,7 @@ static status start_threads(void)
     return STARPULLM_OK;
 }
 
-/* StarPU keeps no memory, and no places, of data that have ended. */
+/* StarPU keeps no memory, and no ranges, of data that have ended. */
 static void take_over_allocation(bool taken)
 {
     starpu_interface_vector_ops.dontcache = taken;
@@ -381,28 +381,28 @@ static int reserve_file(off_t from, off_t bytes)
     return (int64_t)(system.f_bavail * system.f_frsize) < bytes ? ENOSPC : 0;
 }
 
-static void free_unplaced(int64_t number)
+static void free_unused(int64_t number)
 {
-    for (struct object *object; number > 0 && (object = disk.unplaced); number--) {
-        disk.unplaced = object->next;
+    for (struct object *object; number > 0 && (object = disk.unused); number--) {
+        disk.unused = object->next;
         free(object);
     }
 }
 
-static void add_unplaced(struct object *object)
+static void add_unused(struct object *object)
 {
-    object->next = disk.unplaced;
-    disk.unplaced = object;
+    object->next = disk.unused;
+    disk.unused = object;
 }
 
 static status reserve_objects(int64_t number)
 {
     int64_t made = 0;
     for (struct object *object; made < number && (object = malloc(sizeof *object)); made++)
-        add_unplaced(object);
+        add_unused(object);
     if (made < number)
-        free_unplaced(made);
-    return made < number ? out_of_memory("offload: places of %" PRId64 " data", number) : STARPULLM_OK;
+        free_unused(made);
+    return made < number ? out_of_memory("offload: a table of %" PRId64 " data", number) : STARPULLM_OK;
 }
 
 static int64_t larger(int64_t a, int64_t b)
@@ -414,7 +414,7 @@ static struct disk_share shared_with(const struct disk_share *share)
 {
     struct disk_share all = *share;
     for (const struct disk_share *other = disk.shares; other; other = other->next) {
-        all.moving += other->moving;
+        all.evictable += other->evictable;
         all.staying += other->staying;
         all.task = larger(all.task, other->task);
         all.datum = larger(all.datum, other->datum);
@@ -428,13 +428,13 @@ status disk_reserve(struct disk_share *share, status (*check)(const struct disk_
     pthread_mutex_lock(&disk.mutex);
     *all = shared_with(share);
     status code = check(all);
-    const int error = code == STARPULLM_OK ? reserve_file(disk.reserved, share->moving) : 0;
+    const int error = code == STARPULLM_OK ? reserve_file(disk.reserved, share->evictable) : 0;
     if (error)
-        code = file_error(error, "offload: %s: no room for %" PRId64 " bytes", disk.folder, share->moving);
+        code = file_error(error, "offload: %s: no room for %" PRId64 " bytes", disk.folder, share->evictable);
     if (code == STARPULLM_OK)
         code = reserve_objects(share->number);
     if (code == STARPULLM_OK) {
-        disk.reserved += share->moving;
+        disk.reserved += share->evictable;
         share->next = disk.shares;
         disk.shares = share;
         take_memory(share->staying);
@@ -443,20 +443,20 @@ status disk_reserve(struct disk_share *share, status (*check)(const struct disk_
     return code;
 }
 
-/* All free places are given up, whatever their sizes, and the other sessions' data get new ones behind all others.
+/* All free ranges are given up, whatever their sizes, and the other sessions' data get new ones behind all others.
  * Room for these is reserved again; if another program takes it first, a write fails later. */
-static void renew_places(const struct disk_share *ended)
+static void renew_ranges(const struct disk_share *ended)
 {
-    off_t room = disk.reserved - disk.end - ended->moving;
+    off_t room = disk.reserved - disk.end - ended->evictable;
     for (struct object *object; (object = disk.free);) {
         room += (off_t)object->bytes;
         if (disk.shares) /* else the whole file is cut, which is faster */
-            (void)!fallocate(disk.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, object->place,
+            (void)!fallocate(disk.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, object->offset,
                              (off_t)object->bytes);
         disk.free = object->next;
-        add_unplaced(object);
+        add_unused(object);
     }
-    free_unplaced(ended->number);
+    free_unused(ended->number);
     if (!disk.shares)
         disk.end = room = 0;
     const off_t before = disk.reserved;
@@ -476,7 +476,7 @@ void disk_give_back(struct disk_share *share)
     if (*link) {
         *link = share->next;
         starpu_memory_deallocate(STARPU_MAIN_RAM, (size_t)share->staying);
-        renew_places(share);
+        renew_ranges(share);
     }
     pthread_mutex_unlock(&disk.mutex);
 }

@@ -23,11 +23,11 @@ status disk_check(void);
 
 /* What a session's data take, in bytes. */
 struct disk_share {
-    int64_t moving;  /* all that move: reserved on the disk, so that a full one is told at once */
-    int64_t staying; /* all that stay in memory, within StarPU's limit */
-    int64_t task;    /* those that move of the task that has most of them */
-    int64_t datum;   /* the largest that moves */
-    int64_t number;  /* of the data. Their places take their memory now: StarPU may wait for ever for one that fails */
+    int64_t evictable; /* all that StarPU may evict: reserved on the disk, so that a full one is told at once */
+    int64_t staying;   /* all that stay in memory, within StarPU's limit */
+    int64_t task;      /* evictable, of the task that has most of them */
+    int64_t datum;     /* the largest evictable one */
+    int64_t number; /* of the data. Their entries take their memory now: StarPU may wait for ever for one that fails */
     struct disk_share *next; /* of another session */
 };
 /* Keeps the pointer until the share is given back. *all: what this session and those that have a share now take

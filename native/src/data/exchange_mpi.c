@@ -43,7 +43,7 @@ status exchange_to(struct data *data, int rank)
     return STARPULLM_OK;
 }
 
-void exchange_drop(struct data *data)
+void exchange_invalidate(struct data *data)
 {
     if (!one_rank() && data && data->handle)
         starpu_mpi_cache_flush(ranks_communicator(), data->handle);

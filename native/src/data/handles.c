@@ -10,7 +10,7 @@
 /* What this rank has; bytes are of buffers, exact below 2^53 and never beyond any number. */
 struct total {
     int64_t handles;
-    double staying, moving;
+    double staying, evictable;
 };
 
 struct handles {
@@ -37,8 +37,8 @@ static void add_bytes(struct total *total, const struct table *table, const stru
 {
     for (int tile = 0; tile < row->tiles; tile++) {
         const double bytes = (double)elements_in_row(table, row, tile) * DATA_ELEMENT_BYTES;
-        if (moves(table, row, (size_t)bytes))
-            total->moving += (double)whole_pages((size_t)bytes);
+        if (evictable(table, row, (size_t)bytes))
+            total->evictable += (double)whole_pages((size_t)bytes);
         else
             total->staying += bytes;
     }
@@ -48,15 +48,15 @@ static void add_bytes(struct total *total, const struct table *table, const stru
 static status create_here(struct handles *handles, const struct row *row, struct total *total)
 {
     for (int i = 0; i < row->instances; i++)
-        for (int part = 0; part < row->parts; part++) {
-            const struct position first = {i, part, 0};
+        for (int slice = 0; slice < row->slices; slice++) {
+            const struct position first = {i, slice, 0};
             if (!is_here(&handles->table, row, first))
                 continue;
             total->handles += row->tiles;
             if (has_buffer(&handles->table, row, first))
                 add_bytes(total, &handles->table, row);
             for (int tile = 0; handles->here && tile < row->tiles; tile++)
-                TRY(create(handles, row, (struct position){i, part, tile}));
+                TRY(create(handles, row, (struct position){i, slice, tile}));
         }
     return STARPULLM_OK;
 }
@@ -91,25 +91,25 @@ static int compare_ids(const void *id, const void *data)
     return *(const int32_t *)id - ((const struct data *)data)->id;
 }
 
-static struct position position(const struct row *row, int layer, int part, int tile)
+static struct position position(const struct row *row, int layer, int slice, int tile)
 {
-    return (struct position){(layer - row->base) % row->instances, part, tile};
+    return (struct position){(layer - row->base) % row->instances, slice, tile};
 }
 
 /* NULL: this rank doesn't have it. */
-static struct data *find_tile(const struct handles *handles, const struct row *row, int layer, int part, int tile)
+static struct data *find_tile(const struct handles *handles, const struct row *row, int layer, int slice, int tile)
 {
     if (row->instances == 0)
         return NULL;
-    const int32_t id = id_of(row, position(row, layer, part, tile));
+    const int32_t id = id_of(row, position(row, layer, slice, tile));
     if (handles->num_here == handles->table.count)
         return &handles->here[id];
     return bsearch(&id, handles->here, (size_t)handles->num_here, sizeof *handles->here, compare_ids);
 }
 
-static struct data *find(const struct handles *handles, int stage, int number, int layer, int part)
+static struct data *find(const struct handles *handles, int stage, int number, int layer, int slice)
 {
-    return find_tile(handles, table_row(&handles->table, stage, number), layer, part, 0);
+    return find_tile(handles, table_row(&handles->table, stage, number), layer, slice, 0);
 }
 
 static const struct placement *placement_of(const struct handles *handles)
@@ -177,16 +177,17 @@ static const struct row *gradient_row(const struct handles *handles, enum parame
     return table_row(&handles->table, stage, ROW_PARAMETERS + STARPULLM_GRADS * NUM_PARAMETERS + (int)p);
 }
 
-struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int stage, int part, int tile)
+struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int stage, int slice,
+                              int tile)
 {
-    return find_tile(handles, gradient_row(handles, p, stage), layer, part, tile);
+    return find_tile(handles, gradient_row(handles, p, stage), layer, slice, tile);
 }
 
-struct data handles_end(const struct handles *handles, enum parameter p, int layer, int stage, int part, int tile)
+struct data handles_end(const struct handles *handles, enum parameter p, int layer, int stage, int slice, int tile)
 {
     const struct row *row = gradient_row(handles, p, stage);
-    const struct data *here = find_tile(handles, row, layer, part, tile);
-    return here ? *here : describe(&handles->table, row, position(row, layer, part, tile));
+    const struct data *here = find_tile(handles, row, layer, slice, tile);
+    return here ? *here : describe(&handles->table, row, position(row, layer, slice, tile));
 }
 
 struct data *handles_activation(const struct handles *handles, enum starpullm_group group, enum activation a, int layer,
@@ -196,7 +197,7 @@ struct data *handles_activation(const struct handles *handles, enum starpullm_gr
     const int stage = stage_of(&work->placement, activation_place(&work->config, group, a, layer));
     const int number = activation_number(group, a);
     return find(handles, stage, number, layer,
-                part_of(&handles->table, table_row(&handles->table, stage, number), sub_batch));
+                slice_of(&handles->table, table_row(&handles->table, stage, number), sub_batch));
 }
 
 struct data *handles_inputs(const struct handles *handles, int slot, int sub_batch)
@@ -226,8 +227,8 @@ void handles_describe(const struct handles *handles, int index, struct starpullm
     while (r + 1 < table->num_rows && index >= table->rows[r + 1].first)
         r++;
     const struct row *row = &table->rows[r];
-    const int within = index - row->first, part = within / row->tiles;
-    const struct position at = {part / row->parts, part % row->parts, within % row->tiles};
+    const int within = index - row->first, slice = within / row->tiles;
+    const struct position at = {slice / row->slices, slice % row->slices, within % row->tiles};
     const struct data data = describe(table, row, at);
     memcpy(info->name, data.name, sizeof info->name);
     info->bytes = (int64_t)data.bytes;
@@ -238,7 +239,7 @@ struct disk_share handles_share(const struct handles *handles)
 {
     const struct total *total = &handles->total;
     return (struct disk_share){
-        .moving = (int64_t)total->moving, .staying = (int64_t)total->staying, .number = total->handles};
+        .evictable = (int64_t)total->evictable, .staying = (int64_t)total->staying, .number = total->handles};
 }
 
 int handles_here(const struct handles *handles)

@@ -21,10 +21,10 @@ struct data *handles_parameter(const struct handles *handles, enum starpullm_gro
 
 /* A tile of a parameter's gradient in a stage: with the reduction `ordered` there is one for each pipeline, with `tree`
  * for each sub-batch, with `redux` one. */
-struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int stage, int part,
+struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int stage, int slice,
                               int tile);
 /* The same as an end of a message, also if another rank has it. */
-struct data handles_end(const struct handles *handles, enum parameter p, int layer, int stage, int part, int tile);
+struct data handles_end(const struct handles *handles, enum parameter p, int layer, int stage, int slice, int tile);
 
 /* Of STARPULLM_ACTIVATIONS: (B/S, T, …) of one sub-batch, on its home rank; with fewer sets than sub-batches, several
  * of them share it. Of STARPULLM_ACTIVATION_GRADS: its gradient, of the same shape; NULL for the tensors without one

@@ -60,7 +60,7 @@ static struct row parameter_row(const struct workload *work, int stage, enum sta
     struct row row = {
         .group = group_names[group],
         .tensor = parameters[p].name,
-        .parts = 1,
+        .slices = 1,
         .tiles = 1,
         .of_updater = true,
         .elements = parameter_elements(&work->config, p),
@@ -74,11 +74,11 @@ static struct row parameter_row(const struct workload *work, int stage, enum sta
     return row;
 }
 
-static struct row cut(const struct workload *work, struct row row, int parts_of_pipeline, const char *part_format)
+static struct row cut(const struct workload *work, struct row row, int slices_of_pipeline, const char *slice_format)
 {
-    row.parts = parts_of_pipeline * pipelines(&work->placement);
+    row.slices = slices_of_pipeline * pipelines(&work->placement);
     row.of_updater = false;
-    row.part_format = part_format;
+    row.slice_format = slice_format;
     return row;
 }
 
@@ -111,10 +111,10 @@ static struct row gradient_row(const struct workload *work, int stage, enum para
         row = of_pipelines(work, row);
     else if (work->reduction == STARPULLM_REDUCTION_TREE)
         row = of_sub_batches(work, row);
-    if (row.parts == 1 && !two_stages)
-        row.part_format = NULL;
+    if (row.slices == 1 && !two_stages)
+        row.slice_format = NULL;
     else if (two_stages && stage > 0 && work->reduction == STARPULLM_REDUCTION_TREE)
-        row.part_format = "/head#%d";
+        row.slice_format = "/head#%d";
     return row;
 }
 
@@ -156,7 +156,7 @@ static struct row slots_row(const struct handles_options *o, const char *name, i
     return (struct row){.tensor = name,
                         .instance_format = "@%d",
                         .instances = in_stage ? o->slots : 0,
-                        .parts = 1,
+                        .slices = 1,
                         .tiles = 1,
                         .elements = elements};
 }
@@ -208,7 +208,7 @@ status table_create(const struct handles_options *options, struct table *table)
         row->stage = (int)(r / NUM_ROWS);
         row->number = (int)(r % NUM_ROWS);
         row->first = count <= INT32_MAX ? (int)count : 0;
-        int64_t of_row = (int64_t)row->instances * row->parts;
+        int64_t of_row = (int64_t)row->instances * row->slices;
         if (__builtin_mul_overflow(of_row, row->tiles, &of_row) || __builtin_add_overflow(count, of_row, &count))
             return out_of_memory("a table of more handles than 64 bits count");
     }
@@ -225,17 +225,17 @@ const struct row *table_row(const struct table *table, int stage, int number)
 
 /* ---- Their handles ---- */
 
-/* A single part is the first pipeline's. */
-static int parts_of_pipeline(const struct placement *placement, const struct row *row)
+/* A single slice is the first pipeline's. */
+static int slices_of_pipeline(const struct placement *placement, const struct row *row)
 {
-    return row->parts > 1 ? row->parts / pipelines(placement) : 1;
+    return row->slices > 1 ? row->slices / pipelines(placement) : 1;
 }
 
-int part_of(const struct table *table, const struct row *row, int sub_batch)
+int slice_of(const struct table *table, const struct row *row, int sub_batch)
 {
     const struct placement *placement = &table->options.work->placement;
-    const int sub_batches = sub_batches_of_pipeline(placement), parts = parts_of_pipeline(placement, row);
-    return sub_batch / sub_batches * parts + sub_batch % sub_batches % parts;
+    const int sub_batches = sub_batches_of_pipeline(placement), slices = slices_of_pipeline(placement, row);
+    return sub_batch / sub_batches * slices + sub_batch % sub_batches % slices;
 }
 
 static int parameter_of(const struct row *row)
@@ -252,7 +252,7 @@ static int owner_in(const struct table *table, const struct row *row, struct pos
 {
     const struct placement *placement = &table->options.work->placement;
     return row->of_updater ? owner_of(placement, parameter_of(row), row->base + at.instance)
-                           : rank_of_stage(placement, at.part / parts_of_pipeline(placement, row), row->stage);
+                           : rank_of_stage(placement, at.slice / slices_of_pipeline(placement, row), row->stage);
 }
 
 int64_t elements_in_row(const struct table *table, const struct row *row, int tile)
@@ -264,20 +264,20 @@ int64_t elements_in_row(const struct table *table, const struct row *row, int ti
 static void format_name(char name[DATA_NAME_BYTES], const struct table *table, const struct row *row,
                         struct position at)
 {
-    char in_instance[16] = "", of_part[16] = "", of_tile[16] = "";
+    char in_instance[16] = "", of_slice[16] = "", of_tile[16] = "";
     if (row->instance_format)
         snprintf(in_instance, sizeof in_instance, row->instance_format, row->base + at.instance);
-    if (row->part_format)
-        snprintf(of_part, sizeof of_part, row->part_format, row->of_pipelines ? owner_in(table, row, at) : at.part);
+    if (row->slice_format)
+        snprintf(of_slice, sizeof of_slice, row->slice_format, row->of_pipelines ? owner_in(table, row, at) : at.slice);
     if (row->tiles > 1)
         snprintf(of_tile, sizeof of_tile, "%%%d", at.tile);
     snprintf(name, DATA_NAME_BYTES, "%s%s%s%s%s%s", row->group ? row->group : "", row->group ? "/" : "", row->tensor,
-             in_instance, of_tile, of_part);
+             in_instance, of_tile, of_slice);
 }
 
 int id_of(const struct row *row, struct position at)
 {
-    return row->first + (at.instance * row->parts + at.part) * row->tiles + at.tile;
+    return row->first + (at.instance * row->slices + at.slice) * row->tiles + at.tile;
 }
 
 /* ---- Which rank has them ---- */
@@ -310,11 +310,11 @@ static bool row_is_copied(const struct table *table, const struct row *row)
 }
 
 /* A smaller datum isn't worth a request to a disk. */
-enum { LEAST_BYTES_THAT_MOVE = 1 << 16 };
+enum { LEAST_EVICTABLE_BYTES = 1 << 16 };
 
-bool moves(const struct table *table, const struct row *row, size_t bytes)
+bool evictable(const struct table *table, const struct row *row, size_t bytes)
 {
-    return table->options.offload && row->group && bytes >= LEAST_BYTES_THAT_MOVE;
+    return table->options.offload && row->group && bytes >= LEAST_EVICTABLE_BYTES;
 }
 
 struct data describe(const struct table *table, const struct row *row, struct position at)
@@ -327,8 +327,8 @@ struct data describe(const struct table *table, const struct row *row, struct po
                         .copied = row_is_copied(table, row),
                         .passed_on = stage_that_reads(table, row, at.instance) >= 0,
                         .transient = row->transient};
-    data.moves = moves(table, row, data.bytes);
-    data.homeless = data.moves || (table->options.devices && row->transient);
+    data.evictable = evictable(table, row, data.bytes);
+    data.homeless = data.evictable || (table->options.devices && row->transient);
     format_name(data.name, table, row, at);
     return data;
 }
@@ -344,7 +344,7 @@ bool is_here(const struct table *table, const struct row *row, struct position a
         return rank_of_stage(placement, pipeline, reader) == placement->rank;
     return is_gradient(row) && !row->of_pipelines &&
            row->stage == stage_of(placement, parameter_place(parameter_of(row), layer)) &&
-           reads_gradient(placement, parameter_of(row), layer, at.part);
+           reads_gradient(placement, parameter_of(row), layer, at.slice);
 }
 
 bool has_buffer(const struct table *table, const struct row *row, struct position at)

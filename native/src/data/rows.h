@@ -14,21 +14,21 @@ enum {
     NUM_ROWS
 };
 
-/* A tensor's handles in a stage: one for each instance, a layer or a slot, part, a sub-batch, a set or a pipeline,
- * and tile of rows. Layer l has instance l - base modulo their number. Pipelines have equally many of several parts,
+/* A tensor's handles in a stage: one for each instance, a layer or a slot, slice, a sub-batch, a set or a pipeline,
+ * and tile of rows. Layer l has instance l - base modulo their number. Pipelines have equally many of several slices,
  * each on its rank with the stage. */
 struct row {
-    const char *group, *tensor;                /* the name: group, tensor, instance, tile, part; group NULL: none */
-    const char *instance_format, *part_format; /* NULL: the name has no such number */
-    int stage, number;                         /* in the stage */
+    const char *group, *tensor;                 /* the name: group, tensor, instance, tile, slice; group NULL: none */
+    const char *instance_format, *slice_format; /* NULL: the name has no such number */
+    int stage, number;                          /* in the stage */
     int base; /* the number of instance 0 in names: its layer, or the stage of a buffer for all of its blocks */
-    int instances, parts, tiles;
+    int instances, slices, tiles;
     bool of_updater;        /* owned by the rank that updates the parameter */
-    bool of_pipelines;      /* a part is a pipeline's, and has its rank's number in its name */
+    bool of_pipelines;      /* a slice is a pipeline's, and has its rank's number in its name */
     bool used_on_all_ranks; /* every rank has a handle */
     bool transient;
     int64_t elements; /* of all tiles */
-    int first;        /* id; that of instance i, part k and tile t is first + (i * parts + k) * tiles + t */
+    int first;        /* id; that of instance i, slice k and tile t is first + (i * slices + k) * tiles + t */
 };
 
 struct table {
@@ -43,17 +43,17 @@ status table_create(const struct handles_options *options, struct table *table);
 int activation_number(enum starpullm_group group, enum activation a);
 const struct row *table_row(const struct table *table, int stage, int number);
 
-/* The part of a row that a sub-batch has. */
-int part_of(const struct table *table, const struct row *row, int sub_batch);
+/* The slice of a row that a sub-batch has. */
+int slice_of(const struct table *table, const struct row *row, int sub_batch);
 
 /* Which handle of a row. */
 struct position {
-    int instance, part, tile;
+    int instance, slice, tile;
 };
 
 int id_of(const struct row *row, struct position at);
 int64_t elements_in_row(const struct table *table, const struct row *row, int tile);
-bool moves(const struct table *table, const struct row *row, size_t bytes);
+bool evictable(const struct table *table, const struct row *row, size_t bytes);
 /* As every rank knows it. */
 struct data describe(const struct table *table, const struct row *row, struct position at);
 

@@ -1,10 +1,10 @@
 /* The tiles of gradients: how many, and which rows each has. */
 #include "data/tiles.h"
 
-/* A chain may take the 1/CHAIN_PART of a step in which no worker waits. A step of S sub-batches takes S*D/W on W
+/* A chain may take the 1/CHAINS_PER_STEP of a step in which no worker waits. A step of S sub-batches takes S*D/W on W
  * workers, D being the multiplications of one sub-batch, of which a chain of S tiles has S*d/tiles. What the step loses
  * by it for 2 to 64 workers: docs/performance.md. */
-enum { CHAIN_PART = 20 };
+enum { CHAINS_PER_STEP = 20 };
 
 /* The parameter by whose rows p is cut: the weight of a matmul. NUM_PARAMETERS: it isn't cut. */
 static enum parameter weight_of(enum parameter p)
@@ -47,8 +47,8 @@ static int64_t enough_tiles(const model_config *config, enum parameter weight, i
 {
     if (workers == stages) /* each has all links of its stage's chains, and never waits for another */
         return 1;
-    const double tiles =
-        CHAIN_PART * (double)workers * (double)parameter_elements(config, weight) / (double)products_of_model(config);
+    const double tiles = CHAINS_PER_STEP * (double)workers * (double)parameter_elements(config, weight) /
+                         (double)products_of_model(config);
     return tiles < 1 ? 1 : tiles < sub_batches ? (int64_t)tiles : sub_batches;
 }
 

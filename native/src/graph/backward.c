@@ -24,13 +24,13 @@ static status matmul_weight(const struct layer *at, const struct matmul_tensors 
     if (at->l == 0 && attributes.priority > PRIORITY_LATER)
         attributes.priority = PRIORITY_LATER;
     for (int tile = 0; tile < tiles->counts[t->weight]; tile++) {
-        const struct tile part = tile_of(tiles, t->weight, tile);
+        const struct tile extent = tile_of(tiles, t->weight, tile);
         struct sum dweight, dbias = {0};
         TRY(prepare_contribution(at, t->weight, tile, FIRST_SWEEP, &dweight));
         if (t->bias != NUM_PARAMETERS)
             TRY(prepare_contribution(at, t->bias, tile, FIRST_SWEEP, &dbias));
         TRY(SUBMIT(matmul_backward_weight, attributes, .dweight = dweight, .dbias = dbias, .dout = dout,
-                   .inp = act(at, t->inp), .N = N, .C = m.C, .OC = m.OC, .first = part.first, .rows = part.rows));
+                   .inp = act(at, t->inp), .N = N, .C = m.C, .OC = m.OC, .first = extent.first, .rows = extent.rows));
     }
     return STARPULLM_OK;
 }
@@ -155,14 +155,14 @@ status encoder_backward_pass(const struct graph_context *context, int s, int sta
     const struct tiles *tiles = &context->work->tiles;
     const struct layer at = {context, s, ENCODER};
     for (int tile = 0; tile < tiles->counts[PARAM_WTE]; tile++) {
-        const struct tile part = tile_of(tiles, PARAM_WTE, tile);
+        const struct tile extent = tile_of(tiles, PARAM_WTE, tile);
         struct sum dwte, dwpe = {0};
         TRY(prepare_contribution(&at, PARAM_WTE, tile, SECOND_SWEEP, &dwte));
         if (tile == 0) /* the task of the first tile adds to all of dwpe */
             TRY(prepare_contribution(&at, PARAM_WPE, 0, FIRST_SWEEP, &dwpe));
         TRY(SUBMIT(encoder_backward, attributes_of(&at), .dwte = dwte, .dwpe = dwpe, .dout = act_grad(&at, ACT_ENCODED),
                    .tokens = handles_inputs(context->handles, context->slot, s), .B = n.B, .T = n.T, .C = n.C,
-                   .maxT = n.maxT, .first = part.first, .rows = part.rows));
+                   .maxT = n.maxT, .first = extent.first, .rows = extent.rows));
     }
     return STARPULLM_OK;
 }

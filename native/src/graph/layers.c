@@ -1,4 +1,4 @@
-/* A layer's tensors, sizes and place in the algorithm under the short names that the passes are written in. */
+/* A layer's tensors, its sizes and the attributes of its tasks under the short names that the passes are written in. */
 #include "graph/graph.h"
 
 const struct layernorm_tensors layernorm_1 = {ACT_LN1, ACT_LN1_MEAN, ACT_LN1_RSTD, PARAM_LN1W, PARAM_LN1B};

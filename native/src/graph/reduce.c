@@ -82,7 +82,7 @@ status prepare_contribution(const struct layer *at, enum parameter p, int tile, 
         *contribution = (struct sum){gradient_in_stage(at->context, p, at->l, 0, tile), ACCUMULATION_REDUCES};
         /* The last step's value is no contribution to this step's. */
         if (sweep == FIRST_SWEEP && at->s == first_of_rank(&at->context->work->placement))
-            data_drop(contribution->data);
+            data_invalidate(contribution->data);
         return STARPULLM_OK;
     }
 }
@@ -98,7 +98,7 @@ static status add_tree(const struct graph_context *context, enum parameter p, in
             struct data *term = gradient_in_stage(context, p, l, s + stride, tile);
             TRY(SUBMIT(gradient_add, attributes_of(&(struct layer){context, s, l}),
                        .sum = gradient_in_stage(context, p, l, s, tile), .term = term, .count = count));
-            exchange_drop(term);
+            exchange_invalidate(term);
         }
     return STARPULLM_OK;
 }

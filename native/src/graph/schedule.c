@@ -36,8 +36,8 @@ static void add_passes(struct workload *work)
  * Of a kind, sub-batches come one after the other, or the next stage would get all of them late. */
 int pass_priority(const struct workload *work, enum starpullm_pass_kind kind, int s)
 {
-    const int place = kind == STARPULLM_BACKWARD ? 0 : work->weight_passes == (kind == STARPULLM_WEIGHTS) ? 2 : 1;
-    return work->placement.stages == 1 ? PRIORITY_DEFAULT : PRIORITY_LATER - place * work->placement.sub_batches - s;
+    const int turn = kind == STARPULLM_BACKWARD ? 0 : work->weight_passes == (kind == STARPULLM_WEIGHTS) ? 2 : 1;
+    return work->placement.stages == 1 ? PRIORITY_DEFAULT : PRIORITY_LATER - turn * work->placement.sub_batches - s;
 }
 
 /* ---- A list that is given ---- */

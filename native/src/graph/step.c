@@ -46,7 +46,7 @@ static status report_mean_loss(const struct graph_context *context, struct starp
     for (int rank = 0; rank < placement->ranks; rank++)
         TRY(SUBMIT(report_loss, attributes_on_rank(context, rank, HEAD), .mean = mean,
                    .loss = rank == placement->rank ? loss : NULL, .failure = context->iteration->failure));
-    exchange_drop(mean);
+    exchange_invalidate(mean);
     return STARPULLM_OK;
 }
 
@@ -98,16 +98,16 @@ static status add_backward(const struct graph_context *context, int s, int stage
     struct data *gradient = gradient_for_stage(context, s, stage);
     TRY(pass_on(context, gradient, s, stage));
     TRY(add_pass(context, STARPULLM_BACKWARD, backward_pass, s, stage));
-    exchange_drop(gradient);
+    exchange_invalidate(gradient);
     if (!context->work->weight_passes)
-        exchange_drop(input_of_stage(context, s, stage));
+        exchange_invalidate(input_of_stage(context, s, stage));
     return STARPULLM_OK;
 }
 
 static status add_weights(const struct graph_context *context, int s, int stage)
 {
     TRY(add_pass(context, STARPULLM_WEIGHTS, weights_pass, s, stage));
-    exchange_drop(input_of_stage(context, s, stage));
+    exchange_invalidate(input_of_stage(context, s, stage));
     return STARPULLM_OK;
 }
 
@@ -117,7 +117,7 @@ status graph_add_forward(const struct graph_context *context, struct starpullm_l
     for (int s = 0; s < context->work->placement.sub_batches; s++)
         for (int stage = 0; stage < context->work->placement.stages; stage++) {
             TRY(loss ? add_forward_and_loss(context, s, stage, loss) : add_forward(context, s, stage));
-            exchange_drop(input_of_stage(context, s, stage));
+            exchange_invalidate(input_of_stage(context, s, stage));
         }
     return STARPULLM_OK;
 }

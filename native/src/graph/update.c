@@ -19,7 +19,7 @@ static status update_tensor(const struct graph_context *context, enum parameter 
                    .m = handles_parameter(context->handles, STARPULLM_M, p, l),
                    .v = handles_parameter(context->handles, STARPULLM_V, p, l), .grads = grads, .first = first,
                    .count = count, .adamw = update->adamw, .step = update->number));
-        exchange_drop(grads);
+        exchange_invalidate(grads);
         first += count;
     }
     return STARPULLM_OK;

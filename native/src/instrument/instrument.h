@@ -34,7 +34,7 @@ void instrument_after(struct instrument *instrument, struct record record, void 
 bool instrument_draws(const struct instrument *instrument);
 bool instrument_draw_device(const struct instrument *instrument, const struct starpullm_trace_task *task);
 
-/* Fills a buffer between submissions. */
+/* Fills a buffer between iterations. */
 void instrument_poison_between(struct instrument *instrument, void *memory, size_t bytes);
 
 /* What has been looked at since the last instrument_clear(). No task may be running. */

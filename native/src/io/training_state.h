@@ -33,8 +33,8 @@ struct state_root {
 /* ---- Writing ---- */
 
 /* What is kept of each tensor, in the file's order. */
-enum { STATE_PARTS = 3 };
-extern const enum starpullm_group state_groups[STATE_PARTS];
+enum { STATE_GROUPS = 3 };
+extern const enum starpullm_group state_groups[STATE_GROUPS];
 
 struct training_state_tensor {
     enum parameter parameter;
@@ -55,10 +55,10 @@ status training_state_make_folder(const char *root);
 status training_state_writer_open(const struct state_root *root, const struct training_state_meta *meta,
                                   const struct training_state_tensor *tensors, struct training_state_writer **writer);
 
-/* Writes a part (of state_groups) of the index-th tensor; returns when `values` may change again. Each part is written
- * once, in any order, by one thread at a time. Values go to the disk from where they are, past the page cache where the
- * file system can and they begin on a multiple of 4096 bytes. Nothing past the last value is read. */
-status training_state_write(struct training_state_writer *writer, int index, int part, const float *values);
+/* Writes the index-th tensor of a group, an index of state_groups; returns when `values` may change again. Each is
+ * written once, in any order, by one thread at a time. Values go to the disk from where they are, past the page cache
+ * where the file system can and they begin on a multiple of 4096 bytes. Nothing past the last value is read. */
+status training_state_write(struct training_state_writer *writer, int index, int group, const float *values);
 
 /* Once everything has been written: as output_commit(); and frees the writer whatever it returns. */
 status training_state_commit(struct training_state_writer *writer);

@@ -61,7 +61,7 @@ enum { STATE_BLOCK = 4096 }; /* bytes; a multiple of every disk's sectors, as wr
 struct state_entry {
     int32_t parameter, layer;
     int64_t elements;
-    int64_t positions[STATE_PARTS]; /* bytes */
+    int64_t positions[STATE_GROUPS]; /* bytes */
 };
 
 /* Header, table and checksums. */
@@ -87,7 +87,7 @@ struct state_end {
 /* Of header, table and checksums: a multiple of STATE_BLOCK. */
 int64_t state_head_bytes(int32_t num_tensors);
 
-/* (num_tensors, STATE_PARTS) */
+/* (num_tensors, STATE_GROUPS) */
 uint32_t *state_checksums(struct state_head *head);
 
 /* With magic number, version and meta. Belongs to the caller (free); begins on a multiple of STATE_BLOCK bytes. NULL if

@@ -11,7 +11,7 @@ _Static_assert(offsetof(struct state_head, meta.step) == 48 && offsetof(struct s
                    sizeof(struct state_end) == STATE_BLOCK,
                "these structs have the bytes of the file");
 
-const enum starpullm_group state_groups[STATE_PARTS] = {STARPULLM_PARAMS, STARPULLM_M, STARPULLM_V};
+const enum starpullm_group state_groups[STATE_GROUPS] = {STARPULLM_PARAMS, STARPULLM_M, STARPULLM_V};
 
 /* The smallest multiple of STATE_BLOCK that has room for them. */
 static int64_t blocks(int64_t bytes)
@@ -21,7 +21,7 @@ static int64_t blocks(int64_t bytes)
 
 int64_t state_head_bytes(int32_t num_tensors)
 {
-    const int64_t checksum_bytes = STATE_PARTS * (int64_t)sizeof(uint32_t);
+    const int64_t checksum_bytes = STATE_GROUPS * (int64_t)sizeof(uint32_t);
     return blocks(FILE_HEADER_BYTES + num_tensors * ((int64_t)sizeof(struct state_entry) + checksum_bytes));
 }
 
@@ -51,8 +51,8 @@ status state_lay_out(struct state_head *head, int64_t *file_bytes, status code, 
         struct state_entry *entry = &head->entries[i];
         entry->elements = parameter_elements(&head->meta.config, (enum parameter)entry->parameter);
         const int64_t bytes = entry->elements * (int64_t)sizeof(float);
-        for (int part = 0; part < STATE_PARTS && fits; part++) {
-            entry->positions[part] = end;
+        for (int group = 0; group < STATE_GROUPS && fits; group++) {
+            entry->positions[group] = end;
             fits = bytes <= INT64_MAX - STATE_BLOCK && !__builtin_add_overflow(end, blocks(bytes), &end);
         }
     }

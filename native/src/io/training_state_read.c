@@ -76,7 +76,7 @@ static status check_table(const struct input_file *file, struct state_head *foun
         head->entries[i].layer = found->entries[i].layer;
     }
     memcpy(state_checksums(head), state_checksums(found),
-           (size_t)head->meta.num_tensors * STATE_PARTS * sizeof(uint32_t));
+           (size_t)head->meta.num_tensors * STATE_GROUPS * sizeof(uint32_t));
     TRY(state_lay_out(head, &table->bytes, STARPULLM_INVALID_FILE, file->path));
     char consequence_of[64];
     snprintf(consequence_of, sizeof consequence_of, "params, m and v of %d tensors", head->meta.num_tensors);
@@ -135,9 +135,9 @@ static status read_tensors(const struct input_file *file, const struct state_fil
     const uint32_t *checksum = state_checksums(table->head);
     for (int i = 0; i < table->head->meta.num_tensors; i++) {
         const struct state_entry *entry = &table->head->entries[i];
-        for (int part = 0; part < STATE_PARTS; part++) {
-            const struct stored_tensor tensor = {state_groups[part], (enum parameter)entry->parameter, entry->layer,
-                                                 entry->elements,    entry->positions[part],           checksum++};
+        for (int group = 0; group < STATE_GROUPS; group++) {
+            const struct stored_tensor tensor = {state_groups[group], (enum parameter)entry->parameter, entry->layer,
+                                                 entry->elements,     entry->positions[group],          checksum++};
             TRY(input_read_tensor(file, &tensor, buffers));
         }
     }

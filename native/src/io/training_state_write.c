@@ -147,17 +147,17 @@ void training_state_discard(struct training_state_writer *writer)
 }
 
 /* Whole blocks from where they are; the rest through a block of its own, which ends with zeros. */
-status training_state_write(struct training_state_writer *writer, int index, int part, const float *values)
+status training_state_write(struct training_state_writer *writer, int index, int group, const float *values)
 {
     const struct state_entry *entry = &writer->head->entries[index];
     const int64_t bytes = entry->elements * (int64_t)sizeof(float), rest = bytes % STATE_BLOCK;
-    state_checksums(writer->head)[index * STATE_PARTS + part] = checksum_of(values, entry->elements);
-    TRY(output_write(&writer->file, values, bytes - rest, entry->positions[part]));
+    state_checksums(writer->head)[index * STATE_GROUPS + group] = checksum_of(values, entry->elements);
+    TRY(output_write(&writer->file, values, bytes - rest, entry->positions[group]));
     if (rest == 0)
         return STARPULLM_OK;
     _Alignas(STATE_BLOCK) char block[STATE_BLOCK] = {0};
     memcpy(block, (const char *)values + bytes - rest, (size_t)rest);
-    return output_write(&writer->file, block, STATE_BLOCK, entry->positions[part] + bytes - rest);
+    return output_write(&writer->file, block, STATE_BLOCK, entry->positions[group] + bytes - rest);
 }
 
 static status finish(const struct training_state_writer *writer)

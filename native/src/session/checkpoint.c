@@ -44,13 +44,13 @@ static void release(void *context, enum starpullm_group group, enum parameter p,
 }
 
 /* m and v start at +0; other buffers are so when they are made. */
-static status clear_what_moves(struct starpullm_session *session, enum starpullm_group group)
+static status clear_evictable(struct starpullm_session *session, enum starpullm_group group)
 {
     for (int p = 0; p < NUM_PARAMETERS; p++)
         for (int l = 0; l < parameter_instances(&session->work.config, p); l++) {
             struct data *data = data_of(session, group, p, l);
             void *memory;
-            if (!data || !data->moves)
+            if (!data || !data->evictable)
                 continue;
             TRY(data_acquire_write(data, &memory));
             memset(memory, 0, data->bytes);
@@ -67,8 +67,8 @@ status session_load(struct starpullm_session *session, const char *path, struct 
         return training_state_read(state, &session->work.config, &buffers);
     }
     TRY(checkpoint_read(path, &session->work.config, &buffers));
-    TRY(clear_what_moves(session, STARPULLM_M));
-    return clear_what_moves(session, STARPULLM_V);
+    TRY(clear_evictable(session, STARPULLM_M));
+    return clear_evictable(session, STARPULLM_V);
 }
 
 /* Of stages: rank 0 hasn't room for the others' parameters. All ranks copy one after the other from its owner, in the

@@ -1,5 +1,6 @@
 /* What a session's data do on a disk or a device: the smallest memory that its tasks can run in, and the plan of what
- * is written early, dropped, or fetched ahead. Both follow from the accesses of one step, which is submitted on paper.
+ * is written early, invalidated, or fetched ahead. Both follow from the accesses of one step, which is submitted on
+ * paper.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -20,9 +21,9 @@ static struct data *data_of(const struct starpullm_session *session, const struc
     return handles_at(session->handles, walk->trace.accesses[access % walk->trace.num_accesses].handle);
 }
 
-static int64_t bytes_that_move(const struct data *data)
+static int64_t evictable_bytes(const struct data *data)
 {
-    return data->moves ? (int64_t)whole_pages(data->bytes) : 0;
+    return data->evictable ? (int64_t)whole_pages(data->bytes) : 0;
 }
 
 static int64_t bytes_on_device(const struct data *data)
@@ -72,7 +73,7 @@ static int64_t largest_datum(const struct starpullm_session *session)
 {
     int64_t largest = 0;
     for (int i = 0; i < handles_here(session->handles); i++) {
-        const int64_t bytes = bytes_that_move(handles_at(session->handles, i));
+        const int64_t bytes = evictable_bytes(handles_at(session->handles, i));
         largest = bytes > largest ? bytes : largest;
     }
     return largest;
@@ -123,15 +124,15 @@ struct next {
 static enum after_access choose(const struct starpullm_session *session, const struct data *data,
                                 const struct next *next, int64_t room)
 {
-    if (!data->moves || next->bytes_between + bytes_that_move(data) <= room)
+    if (!data->evictable || next->bytes_between + evictable_bytes(data) <= room)
         return AFTER_NOTHING;
     if (next->is_write && data->transient && !session->work.keep_activations)
-        return AFTER_DROP;
-    return next->is_far ? AFTER_LEAVE : AFTER_WRITE_EARLY;
+        return AFTER_INVALIDATE;
+    return next->is_far ? AFTER_EVICT : AFTER_WRITE_EARLY;
 }
 
 /* Steps follow each other: from the end of two, each access meets the next one to the same datum. What would have to
- * leave the memory in between, if what was used longest ago leaves it first, is written early; or dropped, if it is
+ * leave the memory in between, if what was used longest ago leaves it first, is written early; or invalidated, if it is
  * overwritten next. What is used again last of all leaves the memory too: m and v would push out parameters, which
  * StarPU has used longer ago. */
 static status make_plan(struct starpullm_session *session, const struct walk *walk, int64_t room)
@@ -150,8 +151,8 @@ static status make_plan(struct starpullm_session *session, const struct walk *wa
             session->plan.after[position] = (uint8_t)choose(session, data, &found, room);
         }
         if (after)
-            add_at(&between, after - 1, -bytes_that_move(data));
-        add_at(&between, position, bytes_that_move(data));
+            add_at(&between, after - 1, -evictable_bytes(data));
+        add_at(&between, position, evictable_bytes(data));
         next[data->id] = position + 1;
     }
     free(between.nodes);
@@ -185,7 +186,7 @@ static void take_out(struct memory *memory, const struct data *data)
     memory->entries[entry->prev].next = entry->next;
     memory->entries[entry->next].prev = entry->prev;
     entry->prev = entry->next = data->id;
-    memory->bytes -= bytes_that_move(data);
+    memory->bytes -= evictable_bytes(data);
 }
 
 static void put_last(struct memory *memory, const struct data *data)
@@ -194,12 +195,12 @@ static void put_last(struct memory *memory, const struct data *data)
     entry->prev = beginning->prev;
     entry->next = memory->beginning;
     memory->entries[entry->prev].next = beginning->prev = data->id;
-    memory->bytes += bytes_that_move(data);
+    memory->bytes += evictable_bytes(data);
 }
 
 static void write_changed(struct memory *memory, const struct data *data)
 {
-    memory->written += memory->entries[data->id].is_changed ? bytes_that_move(data) : 0;
+    memory->written += memory->entries[data->id].is_changed ? evictable_bytes(data) : 0;
     memory->entries[data->id].is_changed = false;
 }
 
@@ -209,7 +210,7 @@ static const struct data *victim(const struct starpullm_session *session, const 
 {
     const int oldest = memory->entries[memory->beginning].next;
     for (int id = oldest; id != wanted->id; id = memory->entries[id].next)
-        if (bytes_that_move(handles_at(session->handles, id)) == bytes_that_move(wanted))
+        if (evictable_bytes(handles_at(session->handles, id)) == evictable_bytes(wanted))
             return handles_at(session->handles, id);
     return handles_at(session->handles, oldest);
 }
@@ -217,7 +218,7 @@ static const struct data *victim(const struct starpullm_session *session, const 
 /* It is in memory then, as what is used last. */
 static void use(const struct starpullm_session *session, struct memory *memory, const struct data *data, bool is_read)
 {
-    memory->read += is_read && is_away(memory, data) ? bytes_that_move(data) : 0;
+    memory->read += is_read && is_away(memory, data) ? evictable_bytes(data) : 0;
     take_out(memory, data);
     put_last(memory, data);
     while (memory->bytes > memory->room) {
@@ -233,11 +234,11 @@ static void follow_access(const struct starpullm_session *session, struct memory
     struct entry *entry = &memory->entries[data->id];
     use(session, memory, data, mode != STARPULLM_WRITE);
     entry->is_changed |= mode != STARPULLM_READ;
-    if (after == AFTER_WRITE_EARLY || after == AFTER_LEAVE)
+    if (after == AFTER_WRITE_EARLY || after == AFTER_EVICT)
         write_changed(memory, data);
-    if (after == AFTER_LEAVE || after == AFTER_DROP)
+    if (after == AFTER_EVICT || after == AFTER_INVALIDATE)
         take_out(memory, data);
-    if (after == AFTER_DROP)
+    if (after == AFTER_INVALIDATE)
         entry->is_changed = false;
 }
 
@@ -250,7 +251,7 @@ static void follow_task(const struct starpullm_session *session, const struct wa
     for (size_t i = (size_t)found->first_access; i < (size_t)(found->first_access + found->num_accesses); i++) {
         const struct data *data = data_of(session, walk, i);
         const bool is_read = walk->trace.accesses[i].mode != STARPULLM_WRITE;
-        if (!data->moves)
+        if (!data->evictable)
             continue;
         if (without_fetches)
             walk->from_disk[i] = is_read && is_away(memory, data) ? task - memory->entries[data->id].task : 0;
@@ -333,7 +334,7 @@ static status prepare(struct starpullm_session *session, struct walk *walk)
     if (layout->devices)
         return check_device_memory(session, walk);
     session->share = handles_share(session->handles);
-    session->share.task = largest_task(session, walk, bytes_that_move);
+    session->share.task = largest_task(session, walk, evictable_bytes);
     session->share.datum = largest_datum(session);
     struct disk_share all;
     TRY(disk_reserve(&session->share, check_limit, &all));

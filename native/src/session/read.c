@@ -44,10 +44,11 @@ status starpullm_session_tensor_info(const starpullm_session *session, int32_t g
 static status copy_from(struct data *data, int64_t offset, int64_t count, float *values)
 {
     const void *memory;
-    if (data->homeless && !data->has_value && data->dropped)
-        return invalid_state("%s: its value was dropped after its last use, expected a session with keep_activations, "
-                             "or the offload_plan lru, to read it",
-                             data->name);
+    if (data->homeless && !data->has_value && data->invalidated)
+        return invalid_state(
+            "%s: its value was invalidated after its last use, expected a session with keep_activations, "
+            "or the offload_plan lru, to read it",
+            data->name);
     if (data->homeless && !data->has_value) {
         memset(values, 0, (size_t)count * sizeof *values);
         return STARPULLM_OK;

@@ -11,12 +11,12 @@
 #include "runtime/ranks.h"
 #include "session/session.h"
 
-/* A part (of state_groups) of one tensor. */
+/* One tensor of a group, an index of state_groups. */
 struct piece {
     struct saving *saving;
     struct data *data;
     int index; /* of the tensor in the file */
-    int part;
+    int group;
     struct piece *next; /* in the queue */
 };
 
@@ -25,7 +25,7 @@ struct saving {
     struct folder_lock *locks;             /* of every folder that was claimed or saved into */
     struct training_state_tensor *tensors; /* that this rank owns */
     int num_tensors;
-    struct piece *pieces; /* [tensor][part] */
+    struct piece *pieces; /* [tensor][group] */
     int num_pieces;
     /* The save that is under way, or the last one. */
     pthread_t thread;
@@ -48,19 +48,19 @@ static status list_tensors(struct saving *saving, const struct starpullm_session
     const struct workload *work = &session->work;
     const size_t total = (size_t)parameter_number(&work->config, NUM_PARAMETERS, 0);
     saving->tensors = calloc(total, sizeof *saving->tensors);
-    saving->pieces = calloc(total * STATE_PARTS, sizeof *saving->pieces);
+    saving->pieces = calloc(total * STATE_GROUPS, sizeof *saving->pieces);
     if (!saving->tensors || !saving->pieces)
         return out_of_memory("a table of %zu tensors could not be allocated", total);
     for (int p = 0; p < NUM_PARAMETERS; p++)
         for (int l = 0; l < parameter_instances(&work->config, p); l++) {
             if (owner_of(&work->placement, p, l) != work->placement.rank)
                 continue;
-            for (int part = 0; part < STATE_PARTS; part++)
+            for (int group = 0; group < STATE_GROUPS; group++)
                 saving->pieces[saving->num_pieces++] =
                     (struct piece){.saving = saving,
-                                   .data = handles_parameter(session->handles, state_groups[part], p, l),
+                                   .data = handles_parameter(session->handles, state_groups[group], p, l),
                                    .index = saving->num_tensors,
-                                   .part = part};
+                                   .group = group};
             saving->tensors[saving->num_tensors++] = (struct training_state_tensor){p, l};
         }
     return STARPULLM_OK;
@@ -108,7 +108,7 @@ static void *save(void *argument)
     status code = STARPULLM_OK;
     for (struct piece *piece; (piece = next_piece(saving));) {
         if (code == STARPULLM_OK)
-            code = training_state_write(saving->file, piece->index, piece->part, data_memory(piece->data));
+            code = training_state_write(saving->file, piece->index, piece->group, data_memory(piece->data));
         data_release(piece->data);
         pthread_mutex_lock(&saving->mutex);
         saving->written++;

@@ -10,7 +10,7 @@ static status create_iterations(struct starpullm_session *session, int slots)
 {
     session->iterations = calloc((size_t)slots, sizeof *session->iterations);
     if (!session->iterations)
-        return out_of_memory("a table of %d submissions could not be allocated", slots);
+        return out_of_memory("a table of %d iterations could not be allocated", slots);
     for (; session->slots < slots; session->slots++)
         iteration_init(&session->iterations[session->slots], session->recorder, &session->failure);
     return STARPULLM_OK;

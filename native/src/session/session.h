@@ -18,12 +18,12 @@ struct starpullm_session {
     struct recorder *recorder;     /* NULL: not traced */
     struct instrument *instrument; /* NULL: none */
     struct hold *hold;             /* NULL: tasks may run */
-    int64_t first_held;            /* number of the first submission that is held */
+    int64_t first_held;            /* number of the first iteration that is held */
     struct hold_edge *edges;       /* of the last hold */
     size_t num_edges;
     struct iteration *iterations; /* [slot] */
     int slots;
-    int64_t submitted; /* number of submissions */
+    int64_t submitted; /* number of iterations */
     int64_t updates;   /* number of steps among them, and before the state that the session resumed from */
     enum starpullm_arithmetic arithmetic; /* of its steps, and of those before the state that it resumes from */
     bool broken;                          /* a submission failed half way */

@@ -88,7 +88,7 @@ static status check_same_batch(const struct starpullm_session *session, const in
                             "inputs, targets: found other tokens on other ranks of the pipeline, expected the same");
 }
 
-/* Fills what earlier submissions have left on this rank and no later one needs. */
+/* Fills what earlier iterations have left on this rank and no later one needs. */
 static status poison_transient(struct starpullm_session *session)
 {
     session_wait_all(session);
