@@ -177,7 +177,7 @@ class Oracle:
     def task(self, count: int, chosen: bytes, kind: int, priority: int, where: int, how: int, pause: int) -> None:
         """Submit a task; pairs of bytes choose handles and modes, the other bytes how it is submitted."""
         accesses: list[tuple[_Handle, int]] = []
-        again = 1 + kind % 3 if 200 <= kind < 210 else 1
+        again = 1 + kind % 3 if 200 <= kind < 210 and not self._avoid_known else 1
         by_callback = kind >= 225 and self._parents
         for i in range(1 + count % 4):
             handle = self._usable(chosen[2 * i])
