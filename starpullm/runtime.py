@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_blas
-from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError, OutOfMemoryError
 from starpullm.memory import available_memory, bytes_of
 from starpullm.options import ARITHMETICS, OFFLOAD_PLANS, index_of_choice
 from starpullm.processes import Comm
 from starpullm.processes.ranks import CommonBlocks, check_launcher, failing_together
+from starpullm.resource import Resource
 
 DEFAULT_SCHEDULER = "lws"
 MATMULS = ("strict", "blas")

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from starpullm.binding import prototypes, structs
-from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.header import StrPath
 from starpullm.files.kinds import CHECKPOINT, STATES, expecting
@@ -24,6 +23,7 @@ from starpullm.memory import available_memory
 from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, index_of_choice
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import check_same_options, common_call, failing_together
+from starpullm.resource import Resource
 from starpullm.resume import check_shared, model_config, options_of_all_ranks, training_state
 from starpullm.runtime import Runtime
 from starpullm.schedules import PipelineSchedule, number_of_pipelines, pipeline

@@ -26,7 +26,7 @@ from starpullm.checks.devices import PLACEMENTS, case_on
 from starpullm.checks.isolation import Pool
 from starpullm.checks.kernels.kernel_cases import CASES
 from starpullm.checks.result import Outcome, Result
-from starpullm.checks.scenarios import PARTS
+from starpullm.checks.scenario.scenarios import PARTS
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record

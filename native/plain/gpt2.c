@@ -1,7 +1,7 @@
 /* The plain model: GPT-2 trained one sequence after the other, to be read from top to bottom beside docs/numerics.md.
  *
- * The scenarios (starpullm/scenario) compare the library with it. It shares nothing with the library but the scalar
- * elementary functions: no kernel, no StarPU, no threads, no vectors. The caller owns all memory, and sets all
+ * The scenarios (starpullm/checks/scenario) compare the library with it. It shares nothing with the library but the
+ * scalar elementary functions: no kernel, no StarPU, no threads, no vectors. The caller owns all memory, and sets all
  * gradients to +0 before a backward pass: every gradient here accumulates (`+=`) into what is there.
  *
  * Letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary, Vp padded vocabulary, OC output

@@ -9,11 +9,12 @@ MODULES = (
     "reduction",
     "learning",
     "same_bits",
+    "dependencies.perturbation",
     "transfers",
     "growth",
     "offload",
     "devices",
     "kernels.kernel_bits",
     "threads",
-    "scenarios",
+    "scenario.scenarios",
 )

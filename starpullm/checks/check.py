@@ -116,7 +116,7 @@ class Check:
         none = self.result(compared=0, undecided="no result", limit=None, **facts)
         return replace(none, outcome=Outcome.NO_RESULT, sentence="", where=where)
 
-    def run(self, place: CheckContext, case: Case) -> Result | Arrays:
+    def run(self, context: CheckContext, case: Case) -> Result | Arrays:
         """Run a case; over ranks on all, and the worst result counts. A check alone gets a ``StandaloneContext``."""
         raise NotImplementedError
 

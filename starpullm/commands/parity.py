@@ -236,11 +236,11 @@ _HOW = {
 }
 
 
-def _record(report: CommandReport, place: CheckContext, case: Case) -> None:
+def _record(report: CommandReport, context: CheckContext, case: Case) -> None:
     """Record some steps for the pictures of a report, unless the model or the number of recordings is large."""
     model = find_record(case.record).model
     if len(report.document["recordings"]) < MAX_RECORDED and num_parameters(model) <= MAX_RECORDED_PARAMETERS:
-        report.document["recordings"].append(record_steps(place, case))
+        report.document["recordings"].append(record_steps(context, case))
 
 
 def _as_test(result: Result) -> dict[str, Any]:

@@ -16,12 +16,12 @@ import click
 from starpullm.binding import allocations
 from starpullm.checks.isolation import Pool
 from starpullm.checks.result import Finding, Result
-from starpullm.checks.scenarios import Scenarios, of_level, run_sequences
+from starpullm.checks.scenario.call_sequence import LEVELS, CallSequence, draw, shrink
+from starpullm.checks.scenario.scenarios import Scenarios, of_level, run_sequences
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, refuse_ranks
 from starpullm.commands.render import OUT
 from starpullm.processes.children import Answered, Hung
-from starpullm.scenario.call_sequence import LEVELS, CallSequence, draw, shrink
 
 IN_ONE_PROCESS = 20
 START_SECONDS, SEQUENCE_SECONDS = 30.0, 5.0

@@ -29,7 +29,7 @@ _MOST_REPEATS = 30
 
 
 @dataclass(frozen=True)
-class Finding:
+class FailedProgram:
     """A program that failed, and how."""
 
     seed: int
@@ -115,7 +115,7 @@ class _Search:
 
 def search_seed(
     directory: Path, seed: int, chosen: str, deadline: float, count: int, *, shrink: bool = True
-) -> tuple[Finding | None, int]:
+) -> tuple[FailedProgram | None, int]:
     """Run the programs of a seed in its configuration; return a failure, and how many programs were run."""
     configuration = Configuration.drawn(seed, chosen)
     with Interpreter(directory, configuration) as interpreter:
@@ -148,7 +148,7 @@ def search_seed(
         return None, search.ran
     program, failure = search.smallest
     shrinking = time.monotonic() - search.failed_at
-    return Finding(seed, configuration, program, failure, search.tried, search.failed, shrinking), search.ran
+    return FailedProgram(seed, configuration, program, failure, search.tried, search.failed, shrinking), search.ran
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def search(
     count: int = PROGRAMS_OF_A_SEED,
     *,
     shrink: bool = True,
-) -> tuple[Finding | None, int]:
+) -> tuple[FailedProgram | None, int]:
     """Run programs of this seed and the ones after it until one fails or the time is over."""
     deadline = time.monotonic() + seconds
     total = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
@@ -13,16 +11,13 @@ from numpy.typing import NDArray
 import starpullm
 from starpullm.files.model import ModelConfig
 from starpullm.graph.on_paper import FREE, Network, PaperSchedule, run
+from starpullm.graph.waits import waits_of
 from starpullm.graph.work import MESSAGE, Work, work_of
 from starpullm.predict.costs import Costs
 from starpullm.predict.plan import Plan, make_plan
 from starpullm.runtime import Partition
 from starpullm.speed.workload import Workload
-from starpullm.trace import Trace
 from starpullm.traces.traced_run import RankInfo, TracedRun
-
-_INSTANCE = re.compile(r"\[\d+\]|[#@%~]\d+|/rank\d+")
-"""What a handle's name has more than its tensor's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,42 +99,6 @@ def schedule_of(
     workers = Partition.parse(workload.partition).workers
     schedule = run(work, of_nodes, priorities, workers=workers, scheduler=workload.scheduler, network=network)
     return schedule, of_nodes
-
-
-def waits_of(trace: Trace, work: Work, schedule: PaperSchedule) -> dict[str, float]:
-    """Return what the last chain of nodes waits for; see `Prediction`."""
-    waits = Counter[str]()
-    node = int(np.argmax(schedule.end))
-    while node >= 0:
-        before = int(schedule.before[node])
-        begin = int(schedule.end[before]) if before >= 0 else 0
-        waits[_reason(trace, work, schedule, node)] += int(schedule.end[node]) - begin
-        node = before
-    return {name: time / schedule.makespan for name, time in waits.most_common() if time > 0}
-
-
-def recorded_waits(trace: Trace) -> dict[str, float]:
-    """Return what the recorded steps of one rank have waited for; see `Prediction`."""
-    work, tasks = work_of(trace, np.zeros(len(trace.handles), np.int64), 1), trace.tasks
-    start, end = (tasks[name] - tasks["start_ns"].min() for name in ("start_ns", "end_ns"))
-    before, last = np.full(len(tasks), -1), dict[int, int]()
-    for node in np.argsort(start, kind="stable").tolist():
-        worker, order = int(tasks["worker"][node]), work.order
-        waited_for = [*order.before[order.first[node] : order.first[node + 1]].tolist(), last.get(worker, -1)]
-        before[node] = max(waited_for, key=lambda of: end[of] if of >= 0 else -1)
-        last[worker] = node
-    return waits_of(trace, work, PaperSchedule(start, start, end, tasks["worker"], before))
-
-
-def _reason(trace: Trace, work: Work, schedule: PaperSchedule, node: int) -> str:
-    if work.source[node] >= 0:
-        return "messages"
-    first, end = work.order.first[node], work.order.first[node + 1]
-    handles = work.order.handle[first:end][work.order.before[first:end] == schedule.before[node]]
-    if not len(handles):
-        return "busy workers"
-    names = [_INSTANCE.sub("", trace.handles[int(handle)].name) for handle in handles]
-    return next((name for name in names if name.startswith("grads/")), names[0])
 
 
 def _run_on_paper(

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-import click
-
 from starpullm.errors import (
     FileError,
     FormatError,
@@ -67,11 +65,11 @@ def check_launcher() -> None:
 
 
 def default_exit_status(error: BaseException) -> int:
-    """Return the exit status that Python and click use for an exception."""
+    """Return the exit status that Python uses for an exception, or that it has as ``exit_code``, as click's do."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    if isinstance(error, click.ClickException | click.exceptions.Exit):
-        return error.exit_code
+    if isinstance(status := getattr(error, "exit_code", None), int):
+        return status
     return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
@@ -259,13 +257,12 @@ class _Reason:
 
 def _reason(error: BaseException, status: int, *, traced: bool = False) -> _Reason:
     """Return the reason of an exception; with a traceback if it is a defect, or `traced`."""
-    if isinstance(error, SystemExit | click.exceptions.Exit):
-        code = error.code if isinstance(error, SystemExit) else None
-        return _Reason(status, "" if code is None or isinstance(code, int) else str(code))
-    if isinstance(error, KeyboardInterrupt | click.Abort):
+    if isinstance(error, SystemExit):
+        return _Reason(status, "" if error.code is None or isinstance(error.code, int) else str(error.code))
+    if isinstance(error, KeyboardInterrupt):
         return _Reason(status, "interrupted")
-    if isinstance(error, click.ClickException):
-        return _Reason(status, error.format_message())
+    if hasattr(error, "exit_code"):
+        return _Reason(status, error.format_message() if hasattr(error, "format_message") else "")
     if isinstance(error, StarpullmError) and not traced:
         return _Reason(status, str(error))
     return _Reason(status, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))

@@ -64,7 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(validation, "starpullm-validation")
     if validation.ranks > 1:
         # After the other plugin, whose reports it compares.
-        config.pluginmanager.register(RankedRun(config, validation.time_limit), "starpullm-ranks")
+        config.pluginmanager.register(
+            RankedRun(config, validation.time_limit, validation.results.notes), "starpullm-ranks"
+        )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

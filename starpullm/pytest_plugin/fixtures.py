@@ -141,12 +141,12 @@ def starpullm_trace(starpullm_validation: Validation, starpullm_trainer: Trainer
 
 
 @pytest.fixture(scope="session")
-def starpullm_program() -> Callable[..., Program]:
-    """Give a function from a StarPU program and its arguments to a `Program`, which can be probed."""
-    return Program
+def starpullm_program() -> Callable[..., ProbedProgram]:
+    """Give a function from a StarPU program and its arguments to a `ProbedProgram`, which can be probed."""
+    return ProbedProgram
 
 
-class Program:
+class ProbedProgram:
     """A StarPU program with its arguments: ``starpullm_program("./heat", "-n", "8").probe(runs=5)``."""
 
     def __init__(self, *command: str) -> None:

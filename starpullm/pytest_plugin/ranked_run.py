@@ -90,7 +90,7 @@ class ElsewhereError(Exception):
 class RankedRun:
     """One rank of a run of pytest over several ranks; registered as a plugin."""
 
-    def __init__(self, config: pytest.Config, time_limit: float) -> None:
+    def __init__(self, config: pytest.Config, time_limit: float, notes: list[str]) -> None:
         from starpullm.processes.mpirun import host_name
         from starpullm.processes.ranks import world
 
@@ -103,7 +103,7 @@ class RankedRun:
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         self._config = config
         self._comm = self.comm.Dup()
-        self._limit = time_limit
+        self._limit, self._notes = time_limit, notes
         self._errors: dict[str, str] = {}
         """The modules that couldn't be collected here, and why."""
         self._pids: dict[int, int] = {}
@@ -282,12 +282,10 @@ class RankedRun:
 
     def _note_machines(self) -> None:
         """Let the results say so if the ranks have several machines: the ranks of checks have only that of rank 0."""
-        from starpullm.pytest_plugin.validation import validation_of
-
         first = self._hosts[0]
         others = sorted(set(self._hosts) - {first})
         if others:
-            validation_of(self._config).results.notes.append(
+            self._notes.append(
                 f"checks over ranks: all ranks were on {first}; no check has used {', '.join(others)} of this run's "
                 "machines, expected `mpirun starpullm parity` for them"
             )

@@ -15,9 +15,9 @@ import numpy as np
 
 from starpullm.errors import FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.graph.merge import is_kernel
+from starpullm.graph.waits import recorded_waits
 from starpullm.machine import processor, simd_level
 from starpullm.options import ARITHMETICS
-from starpullm.predict.prediction import recorded_waits
 from starpullm.processes import Comm
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import default_exit_status, guarded

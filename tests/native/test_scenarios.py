@@ -17,12 +17,12 @@ from click.testing import CliRunner
 
 from starpullm.binding import allocations
 from starpullm.checks.isolation import Pool
+from starpullm.checks.scenario import call_sequence, state_machine
+from starpullm.checks.scenario.call_sequence import Call, CallSequence, Ending, draw, run_sequence
+from starpullm.checks.scenario.reference_model import TrainerWithReference
+from starpullm.checks.scenario.state_machine import StateMachine
 from starpullm.commands import scenario as command
 from starpullm.golden.plain import PlainModel
-from starpullm.scenario import call_sequence, state_machine
-from starpullm.scenario.call_sequence import Call, CallSequence, Ending, draw, run_sequence
-from starpullm.scenario.reference_model import TrainerWithReference
-from starpullm.scenario.state_machine import StateMachine
 
 from .children import TWO_CORES, run_function, run_python
 

@@ -13,17 +13,17 @@ import pytest
 
 from starpullm.checks.result import Outcome
 from starpullm.probe.findings import Fault
-from starpullm.pytest_plugin.fixtures import Program
+from starpullm.pytest_plugin.fixtures import ProbedProgram
 
 from .conftest import Compile
 
 
-def test_a_right_program_passes(scenarios: Path, starpullm_program: Callable[..., Program]) -> None:
+def test_a_right_program_passes(scenarios: Path, starpullm_program: Callable[..., ProbedProgram]) -> None:
     result = starpullm_program(scenarios, "commute").probe(runs=1, workers=2)
     assert (result.outcome, result.num_tasks, result.runs) == (Outcome.PASSED, 13, 4)
 
 
-def test_a_wrong_one_fails_with_the_task(scenarios: Path, starpullm_program: Callable[..., Program]) -> None:
+def test_a_wrong_one_fails_with_the_task(scenarios: Path, starpullm_program: Callable[..., ProbedProgram]) -> None:
     program = starpullm_program(scenarios, "writes_what_it_reads")
     with pytest.raises(pytest.fail.Exception, match=r"write_second .* declares to read handle 4"):
         program.probe(runs=1)
@@ -50,7 +50,7 @@ def test_the_example_of_the_page(
     compiled: Compile,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    starpullm_program: Callable[..., Program],
+    starpullm_program: Callable[..., ProbedProgram],
 ) -> None:
     """The Python block of probe.md, with the page's program, whose tasks don't declare what they read."""
     page = PAGE.read_text("utf-8")

@@ -25,6 +25,7 @@ from starpullm import trainer as trainer_module
 from starpullm.binding import allocations
 from starpullm.binding.library import find_library
 from starpullm.checks.expectations import Expectations
+from starpullm.checks.scenario.reference_model import check_workers
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import StarpullmError
 from starpullm.files.checkpoint import checkpoint_config
@@ -33,7 +34,6 @@ from starpullm.predict.plan import make_plan
 from starpullm.predict.recorded_steps import same_tasks
 from starpullm.processes import ranks
 from starpullm.processes.progress import report_phase
-from starpullm.scenario.reference_model import check_workers
 from starpullm.schedules import Pass, ahead
 from starpullm.trace import AccessMode, Trace
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from starpullm.binding.library import StarpuLimits
+from starpullm.checks.scenario import call_sequence
+from starpullm.checks.scenario.call_sequence import Call, CallSequence, draw, shorter, shrink
+from starpullm.checks.scenario.saved import SavedStates
+from starpullm.checks.scenario.state_machine import REFUSALS, StateMachine
 from starpullm.golden.plain import State
-from starpullm.scenario import call_sequence
-from starpullm.scenario.call_sequence import Call, CallSequence, draw, shorter, shrink
-from starpullm.scenario.saved import SavedStates
-from starpullm.scenario.state_machine import REFUSALS, StateMachine
 
 SIZES = {
     "max_seq_len": 8,
@@ -109,7 +109,7 @@ def test_the_program_makes_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
         def __getattr__(self, name: str) -> Any:
             return lambda **arguments: made.append((name, arguments))
 
-    monkeypatch.setattr("starpullm.scenario.state_machine.StateMachine", Heard)
+    monkeypatch.setattr("starpullm.checks.scenario.state_machine.StateMachine", Heard)
     monkeypatch.setenv("STARPULLM_SIMD", "")
     program = SEQUENCE.program("two\nlines")
     exec(compile(program, "program", "exec"), {})

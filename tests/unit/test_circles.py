@@ -1,4 +1,4 @@
-"""No circle of imports: between modules of the package, as far as importing them goes, and between C files."""
+"""No circle of imports: between folders and modules of the package, also inside functions, and between C files."""
 
 from __future__ import annotations
 
@@ -23,20 +23,67 @@ def modules() -> dict[str, Path]:
     }
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Yield what a module imports when it is imported itself: each name as it is and without its last part."""
-    for node in ast.parse(path.read_text("utf-8")).body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+def imported(node: ast.AST, *, types: bool) -> Iterator[str]:
+    """Yield what a module imports, also inside functions, as far as it is asked for where only type checkers look."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.module:
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        elif types or not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from imported(child, types=types)
+
+
+def needed(*, types: bool) -> dict[str, set[str]]:
+    """Return for each module the others that it imports."""
+    known = modules()
+    trees = {name: ast.parse(path.read_text("utf-8")) for name, path in known.items()}
+    return {
+        name: {known_as(of, known) for of in imported(tree, types=types)} - {name, ""} for name, tree in trees.items()
+    }
 
 
 def test_modules() -> None:
-    known = modules()
-    needs = {name: {known_as(of, known) for of in imported(path)} - {name, ""} for name, path in known.items()}
-    assert sum(map(len, needs.values())) > 500
+    needs = needed(types=False)
+    assert sum(map(len, needs.values())) > 700
     list(TopologicalSorter(needs).static_order())  # raises CycleError, which names the circle
+
+
+BASE = ("errors", "options", "memory")
+
+
+def folder_of(module: str) -> str:
+    """Return the folder that a module is in, or that it is; of those in no folder, one of three groups."""
+    parts = Path(*module.split(".")[1:])
+    if (ROOT / "starpullm" / parts).is_dir():
+        return str(parts) if parts.name else "API"
+    if len(parts.parts) > 1:
+        return str(parts.parent)
+    return "base" if parts.name in BASE else "testing" if parts.name == "testing" else "API"
+
+
+def folders(depth: int) -> dict[str, set[str]]:
+    """Return for each folder those that it imports from; those below so many levels count as part of their parents."""
+    needs: dict[str, set[str]] = {}
+    for module, others in needed(types=True).items():
+        one, *rest = ("/".join(folder_of(name).split("/")[:depth]) for name in (module, *others))
+        needs.setdefault(one, set()).update(other for other in rest if other != one)
+    return needs
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_folders(depth: int) -> None:
+    list(TopologicalSorter(folders(depth)).static_order())
+
+
+def test_the_design_page_has_the_imports_between_folders() -> None:
+    """Each row names folders of the rows above it only."""
+    page = (ROOT / "docs" / "design.md").read_text("utf-8").partition("| folder | imports from |\n")[2]
+    rows = [line.split("|")[1:3] for line in page.partition("\n\n")[0].splitlines()[1:]]
+    stated = {name: set(re.findall(r"\w+", of)) for names, of in rows for name in re.findall(r"\w+", names)}
+    assert stated == folders(1)
+    order = list(stated)
+    assert all(order.index(other) < order.index(name) for name, others in stated.items() for other in others)
 
 
 def known_as(name: str, known: dict[str, Path]) -> str:

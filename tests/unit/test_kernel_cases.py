@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from starpullm.checks.kernels.draw import GARBAGE_BITS, GUARD_BITS, SUM_CONTINUES, SUM_FROM_ZERO, VALUES, Draw
+from starpullm.checks.kernels.draw_case import GARBAGE_BITS, GUARD_BITS, SUM_CONTINUES, SUM_FROM_ZERO, VALUES, Draw
 from starpullm.checks.kernels.kernel_cases import CASES, declared_kernels, make_case
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from starpullm.checks.bits import bits_of
-from starpullm.checks.kernels.draw import SUM_CONTINUES, Buffer
+from starpullm.checks.kernels.draw_case import SUM_CONTINUES, Buffer
 from starpullm.checks.kernels.guard_pages import GuardPages
 from starpullm.checks.kernels.kernel_bits import Function, compare_levels
 from starpullm.checks.kernels.kernel_cases import CASES, KernelCase, make_case

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
 from starpullm.graph.on_paper import FREE, SCHEDULERS, Network, PaperSchedule, run
+from starpullm.graph.waits import recorded_waits, waits_of
 from starpullm.graph.work import MESSAGE, Work, work_of
 from starpullm.predict.costs import MatmulSpeed, Measured
-from starpullm.predict.prediction import recorded_waits, waits_of
 from starpullm.speed.workload import Workload
 from starpullm.trace import Trace
 

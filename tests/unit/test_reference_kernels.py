@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starpullm.checks.kernels.draw import SUM_CONTINUES
+from starpullm.checks.kernels.draw_case import SUM_CONTINUES
 from starpullm.checks.kernels.guard_pages import GuardPages
 from starpullm.checks.kernels.kernel_bits import compare_levels
 from starpullm.checks.kernels.kernel_cases import CASES, declared_kernels, make_case

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from starpullm.checks.expectations import Expectations
-from starpullm.scenario.reference_model import check_workers
+from starpullm.checks.scenario.reference_model import check_workers
 from starpullm.trace import Trace
 
 from .plain_trainer import runtime

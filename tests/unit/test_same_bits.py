@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from starpullm.checks.dependencies.perturbation import Perturbation, require_delays
 from starpullm.checks.reduction import count_denormals
 from starpullm.checks.result import Outcome
-from starpullm.checks.same_bits import Perturbation, require_delays
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 
 from .test_dependencies import make_trace

@@ -21,8 +21,8 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "top level, binding": ("", "binding"),
     **{
         name: (name,)
-        for name in "checks checks/dependencies checks/kernels graph probe scenario processes files golden traces "
-        "report speed predict commands".split()
+        for name in "checks checks/dependencies checks/kernels checks/scenario graph probe processes files golden "
+        "traces report speed predict commands".split()
     },
     "data, training": ("data", "training"),
     "pytest_plugin, suite": ("pytest_plugin", "suite"),

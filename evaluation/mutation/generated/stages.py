@@ -79,7 +79,7 @@ OF_PACKAGE = {
     "checks/kernels": ("test_thresholds.py",),
     "graph": (*_OF_CHECKS, "test_predict.py", "test_trace.py"),
     "probe": ("../probe",),
-    "scenario": ("test_scenarios.py",),
+    "checks/scenario": ("test_scenarios.py",),
     "processes": ("../processes", "../ranks"),
     "files": ("test_bad_input.py", "test_saving.py", "test_cli.py", "test_transformers.py"),
     "golden": ("test_llmc.py", "test_cli_parity.py"),

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from starpullm.checks.kernels.draw import Buffer, Words
+from starpullm.checks.kernels.draw_case import Buffer, Words
 from starpullm.errors import RuntimeFailureError
 
 _PROT_NONE: Final = 0

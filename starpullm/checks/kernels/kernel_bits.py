@@ -16,7 +16,7 @@ from starpullm.checks.bits import BitDifference, compare_bits
 from starpullm.checks.cases import Case, SuiteOptions
 from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.check_context import CheckContext
-from starpullm.checks.kernels.draw import GUARD_BITS, Buffer, Words
+from starpullm.checks.kernels.draw_case import GUARD_BITS, Buffer, Words
 from starpullm.checks.kernels.guard_pages import GuardPages
 from starpullm.checks.kernels.kernel_cases import CASES, KernelCase, make_case, product_kernels
 from starpullm.checks.result import Finding, Result

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from starpullm.binding import declarations
-from starpullm.checks.kernels.draw import GARBAGE_BITS, SUM_CONTINUES, SUM_FROM_ZERO, Buffer, Draw
+from starpullm.checks.kernels.draw_case import GARBAGE_BITS, SUM_CONTINUES, SUM_FROM_ZERO, Buffer, Draw
 
 KernelArguments = Mapping[str, Any]
 """Buffers or None, numbers, and a tuple for AdamW's options, by the names of the parameters."""

@@ -20,7 +20,7 @@ from starpullm.binding import allocations, prototypes
 from starpullm.binding.allocations import Site
 from starpullm.binding.kernels import Kernel
 from starpullm.binding.library import find_library
-from starpullm.checks.kernels.draw import Buffer
+from starpullm.checks.kernels.draw_case import Buffer
 from starpullm.checks.kernels.kernel_cases import CASES, make_case
 from starpullm.checks.leaks import allocated_at, left_allocations
 from starpullm.errors import OutOfMemoryError, StarpullmError

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from starpullm.binding.library import find_library, starpu_limits
 from starpullm.checks.execution_order import execution_order
+from starpullm.checks.scenario.state_machine import REFUSALS, Difference, Impossible, StateMachine
 from starpullm.data.sizes import divisors
 from starpullm.errors import StarpullmError
 from starpullm.machine import count_cores, full_partitions
 from starpullm.options import GRADIENT_BUFFERS, OFFLOAD_PLANS, SCHEDULES
 from starpullm.processes import Comm
 from starpullm.processes.progress import report_phase
-from starpullm.scenario.state_machine import REFUSALS, Difference, Impossible, StateMachine
 
 SIMD_VARIABLE = "STARPULLM_SIMD"
 LEVELS = ("", "ref")
@@ -52,7 +52,7 @@ class CallSequence(NamedTuple):
         lines = [
             *(f"# {line}" for line in comment.splitlines()),
             *([f"import os; os.environ[{SIMD_VARIABLE!r}] = {self.simd!r}"] if self.simd else []),
-            "from starpullm.scenario.state_machine import StateMachine",
+            "from starpullm.checks.scenario.state_machine import StateMachine",
             *(["from mpi4py.MPI import COMM_WORLD"] if ranks > 1 else []),
             f"with StateMachine({'comm=COMM_WORLD, ' if ranks > 1 else ''}{made}) as machine:",
             *(f"    machine.{call}" for call in self.calls),

@@ -26,6 +26,8 @@ from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
 from starpullm.checks.expectations import Expectations
 from starpullm.checks.leaks import KEPT_AFTER_RUNTIMES, copied_bytes, left_allocations
 from starpullm.checks.observer import Observer
+from starpullm.checks.scenario.reference_model import TrainerWithReference
+from starpullm.checks.scenario.saved import Description, SavedStates, complete_steps
 from starpullm.checks.threads import check_binding, threads_here
 from starpullm.checks.training import local_sequences
 from starpullm.data.generator import generate_checkpoint, generate_parameters, generate_tokens
@@ -45,8 +47,6 @@ from starpullm.options import OFFLOAD_PLANS
 from starpullm.processes import Comm
 from starpullm.resume import training_state
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
-from starpullm.scenario.reference_model import TrainerWithReference
-from starpullm.scenario.saved import Description, SavedStates, complete_steps
 from starpullm.trainer import Trainer
 
 _HIGHEST_LIMIT = 1 << 27

@@ -10,7 +10,7 @@ from starpullm.checks.cases import Case, SuiteOptions
 from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.check_context import StandaloneContext, environment
 from starpullm.checks.result import Finding, Result
-from starpullm.scenario.call_sequence import LEVELS, SIMD_VARIABLE, CallSequence, draw, run_sequence
+from starpullm.checks.scenario.call_sequence import LEVELS, SIMD_VARIABLE, CallSequence, draw, run_sequence
 
 SEQUENCES, OVER_RANKS = 4, 3
 """Sequences of a case. A case takes 3 to 5 s (2 cores, AMD EPYC, 2026-11-28); the suite's limit is 60 s."""

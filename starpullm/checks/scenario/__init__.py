@@ -1,0 +1,1 @@
+"""Random sequences of calls, run by a state machine beside a reference model."""
