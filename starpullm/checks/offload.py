@@ -38,7 +38,7 @@ class Offloading(Check):
     needs = Needs(Where.ALONE, ranks=(1, 1))
 
     def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
-        """Yield a case for each plan; where blocks share activations, gradients are invalidated after their last use."""
+        """Yield a case for each plan; where blocks share activations, gradients are invalidated after the last use."""
         for plan in OFFLOAD_PLANS:
             recompute = "attention" if plan == "ahead" else "none"
             yield Case(RECORD, 2, "ordered", what=plan, recompute=recompute, seed=options.seed)
