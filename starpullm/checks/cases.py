@@ -26,7 +26,6 @@ from starpullm.options import (
 LIGHT_PARAMETERS = 10**7
 """Of a model whose tensors are kept twice."""
 
-
 TILES = 3
 """Of a case with tiles: not a divisor of the rows of most tensors."""
 

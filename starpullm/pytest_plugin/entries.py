@@ -33,7 +33,6 @@ FIXTURES = frozenset(
 _COMPARED_BY_TESTS = frozenset(f"starpullm_{name}" for name in "golden program reference runtime trace trainer".split())
 """Fixtures that give something to compare in the test itself."""
 
-
 PREFIX = "starpullm."
 """Of the names of all properties of the plugin in JUnit XML."""
 

@@ -52,7 +52,6 @@ from starpullm.trainer import Trainer
 _HIGHEST_LIMIT = 1 << 27
 """Many times what the model of a sequence with a limit takes."""
 
-
 _PLACES_WITHOUT_MEMORY = 4
 """Of each call."""
 
