@@ -206,6 +206,7 @@ def parity(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         for case in (
             Case("odd", 3, "ordered", recompute="block"),
             Case("odd", 1, "ordered", weight_gradients="reused"),
+            Case("odd", 3, "ordered", arithmetic="fused"),
         ):
             yield from laboratory.check(name, TWO, "parity", case)
 

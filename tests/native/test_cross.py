@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from starpullm.binding.kernels import Kernel
+from starpullm.binding.kernels import Kernel, level_name
 from starpullm.checks.kernels.guard_pages import GuardPages
 from starpullm.checks.kernels.kernel_bits import Function, compare_levels
-from starpullm.checks.kernels.kernel_cases import CASES, Parameter, declared_kernels, make_case
+from starpullm.checks.kernels.kernel_cases import CASES, Parameter, declared_kernels, make_case, product_kernels
 from starpullm.data.generator import generate_parameters, generate_tokens
 from starpullm.golden.plain import PlainModel, Settings, new_state
 from starpullm.golden.records import shipped_record
+from starpullm.options import ARITHMETICS
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "native"
@@ -40,12 +41,17 @@ KINDS_OF_CASES = 42
 
 
 class System(NamedTuple):
-    """A compiler, what runs its programs, and the vector level of all its processors with the level's options."""
+    """A compiler, what runs its programs, and the vector level of all its processors.
+
+    The level's options are those of strict sums, then those that differ for fused ones.
+    """
 
     compiler: str
     emulator: tuple[str, ...]
     level: str
     options: str
+    strict: str = ""
+    fused: str = ""
 
     def compiled(self, directory: Path, *sources: Path, options: tuple[str, ...] = ()) -> list[str]:
         """Compile a program; return the command that runs it."""
@@ -62,12 +68,21 @@ class System(NamedTuple):
 
 
 NATIVELY = System("cc", (), "native", "")
-MUSL = System("musl-gcc", (), "sse2", "-DSIMD_BYTES=16 -DSIMD_REGISTERS=16 -DSIMD_ROWS=3 -DSIMD_VECTORS=4")
+MUSL = System(
+    "musl-gcc",
+    (),
+    "sse2",
+    "-DSIMD_BYTES=16 -DSIMD_REGISTERS=16 -DSIMD_ROWS=3",
+    "-DSIMD_VECTORS=4 -DFUSED_ROWS=3 -DFUSED_VECTORS=1",
+    "-DSIMD_VECTORS=1",
+)
 AARCH64 = System(
     "aarch64-linux-gnu-gcc",
     ("qemu-aarch64",),
     "neon",
     "-DSIMD_BYTES=16 -DSIMD_REGISTERS=32 -DSIMD_ROWS=8 -DSIMD_VECTORS=3",
+    "-DFUSED_ROWS=8 -DFUSED_VECTORS=3",
+    "-include arm_neon.h -DSIMD_FMA(a,b,sum)=vfmaq_f32(sum,a,b)",
 )
 OTHERS = pytest.mark.parametrize("system", [MUSL, AARCH64], ids=["musl", "aarch64"])
 
@@ -131,8 +146,14 @@ def compiled_kernels(system: System, directory: Path) -> list[str]:
         for number, (name, of) in enumerate(declared_kernels().items())
     ]
     directory.joinpath("calls.def").write_text("".join(calls))
-    system.compile(directory, *system.options.split(), f"-DSIMD_LEVEL={system.level}", "-c", *once_per_level)
-    objects = sorted(directory.glob("*.o"))
+    options = system.options.split()
+    system.compile(directory, *options, *system.strict.split(), f"-DSIMD_LEVEL={system.level}", "-c", *once_per_level)
+    fused = directory / "fused"
+    fused.mkdir()
+    options += [*system.fused.split(), "-DARITHMETIC=fused", f"-DSIMD_LEVEL={system.level}_fused"]
+    no_products = ("gelu", "layernorm", "level", "shared_with_ref")
+    system.compile(fused, *options, "-c", *(path for path in once_per_level if path.stem not in no_products))
+    objects = sorted(directory.rglob("*.o"))
     sources = [HERE / "call_kernels.c", *others, NATIVE / "src" / "status.c", *objects]
     return system.compiled(directory, *sources, options=(f"-DSTARPULLM_BASELINE={system.level}",))
 
@@ -190,13 +211,13 @@ def test_kernels(system: System, tmp_path: Path) -> None:
             for number in range(cases.number if system.emulator else KINDS_OF_CASES):
                 case = make_case(kernel, 1, number)
                 l2_cache = case.l2_cache or L2_CACHE
-                levels: dict[str, Function] = {"ref": Kernel("ref", kernel)}
-                levels |= {
-                    f"{name} elsewhere": Elsewhere(process, name, kernel, l2_cache) for name in ("ref", system.level)
-                }
-                elements, of_case = compare_levels(case, levels, outputs, guard_pages)
-                found += of_case
-                compared += elements
+                for arithmetic in ARITHMETICS if kernel in product_kernels() else ARITHMETICS[:1]:
+                    ref, level = (level_name(name, arithmetic) for name in ("ref", system.level))
+                    levels: dict[str, Function] = {ref: Kernel(ref, kernel)}
+                    levels |= {f"{name} elsewhere": Elsewhere(process, name, kernel, l2_cache) for name in (ref, level)}
+                    elements, of_case = compare_levels(case, levels, outputs, guard_pages)
+                    found += of_case
+                    compared += elements
     assert found == []
     assert compared > 0
     assert process.returncode == 0

@@ -45,7 +45,9 @@ static struct backward_head head_of(struct backward_head first, size_t bh, const
  * A column's att and datt serve two sums: that of the larger column, whose turn it is, and that of the smaller one,
  * which has had the terms of all columns in between. For t2 != t3 the product of the two att is the same when t2 and t3
  * change places, but for the sign of a zero. No strict sum keeps that: it starts from +0, and so is never -0. A fused
- * one may be, by a product that is too small for a denormal number. ---- */
+ * one may be, by a product that is too small for a denormal number; so fused sums that are 0 at last are computed
+ * again.
+ * ---- */
 
 /* Lanes l >= n are all ones in the vector at lanes_from + LANES - n. */
 static const int32_t lanes_from[2 * LANES] = {[LANES... 2 * LANES - 1] = -1};
@@ -95,11 +97,8 @@ SIMD_INLINE void softmax_backward_columns(float *dpreattT, const float *attT, co
         vector before = vector_load(dpreattT + t2 * LANES);
         for (size_t j = 0; j < SOFTMAX_COLUMNS; j++) {
             const vector product = att * factor[j];
-            vector mirrored = product;
-            if (IS_FUSED)
-                mirrored = vector_load(attT + (t3 + j) * LANES) * (zero - att);
             sum[j] = VECTOR_MULTIPLY_ADD(product, datt, sum[j]);
-            before = add_causal(before, mirrored, vector_load(dattT + (t3 + j) * LANES), last, t3 + j, t);
+            before = add_causal(before, product, vector_load(dattT + (t3 + j) * LANES), last, t3 + j, t);
         }
         vector_store(dpreattT + t2 * LANES, before);
     }
@@ -120,6 +119,17 @@ static size_t softmax_room(size_t T)
     return 3 * rounded_up(T, SOFTMAX_COLUMNS) * LANES;
 }
 
+/* Row t's sums that are 0, by the formula. */
+static void repeat_zeros(float *dpreatt, const float *att, const float *datt, size_t t)
+{
+    for (size_t t3 = 0; t3 <= t; t3++) {
+        float sum = 0.0f;
+        for (size_t t2 = 0; dpreatt[t3] == 0.0f && t2 <= t; t2++)
+            sum = MULTIPLY_ADD(att[t2] * ((t2 == t3 ? 1.0f : 0.0f) - att[t3]), datt[t2], sum);
+        dpreatt[t3] = dpreatt[t3] == 0.0f ? sum : dpreatt[t3];
+    }
+}
+
 /* Rows t to t + rows, at most a vector of them. */
 static void softmax_backward_rows(const struct backward_head *head, float *room, size_t t, size_t rows, size_t T)
 {
@@ -135,6 +145,8 @@ static void softmax_backward_rows(const struct backward_head *head, float *room,
     for (; t3 < count; t3 += SOFTMAX_COLUMNS)
         softmax_backward_columns(dpreattT, attT, dattT, t3, t, count, true);
     SIMD_NAME(transpose)(head->dpreatt + t * T, T, dpreattT, LANES, count, rows);
+    for (size_t r = t; IS_FUSED && r < count; r++)
+        repeat_zeros(head->dpreatt + r * T, head->att + r * T, head->datt + r * T, r);
 }
 
 /* ---- A head ---- */
