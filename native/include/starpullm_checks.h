@@ -22,8 +22,9 @@ struct starpullm_kernel_info {
  * instead of the library's own. It is a function on the caller's memory. Arrays are dense; docs/numerics.md has the
  * formulas, native/src/kernels/kernels.def the shapes. Of the parameters' types, enum sum_start is 0 if the output
  * isn't read, and 1 if a sum continues from its present value. struct adamw_options has the five floats of
- * starpullm_session_options in their order. struct team has two ints: the number of a thread, and how many threads
- * there are; the call computes this thread's part of the outputs, in the thread's own floating-point environment. */
+ * starpullm_session_options in their order. struct team has two ints, the number of a thread and how many threads
+ * there are, and a pointer, NULL; the call computes this thread's part of the outputs, in the thread's own
+ * floating-point environment. */
 STARPULLM_API enum starpullm_status starpullm_kernel(const char *level, const char *name,
                                                      struct starpullm_kernel_info *info);
 

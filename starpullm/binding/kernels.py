@@ -17,7 +17,7 @@ Argument = Any
 
 
 class _Team(ctypes.Structure):
-    _fields_ = [("index", ctypes.c_int), ("count", ctypes.c_int)]
+    _fields_ = [("index", ctypes.c_int), ("count", ctypes.c_int), ("board", ctypes.c_void_p)]
 
 
 class _AdamwOptions(ctypes.Structure):

@@ -11,7 +11,7 @@ struct call {
     char level[16];
     int64_t l2;
     int32_t kernel, arguments;
-    struct team team;
+    int32_t thread, threads;
 };
 
 static void receive(void *data, size_t size)
@@ -32,6 +32,7 @@ static void check_guard(const char *guard)
 static void call_kernel(const struct call *call, void *const *argument)
 {
     const struct kernels *kernels = kernels_of_level(call->level);
+    const struct team team = {call->thread, call->threads, NULL};
     switch (call->kernel) {
 #include "calls.def" /* of each kernel */
     default:

@@ -142,7 +142,7 @@ def compiled_kernels(system: System, directory: Path) -> list[str]:
     once_per_level = [path for path in (KERNELS / "simd").glob("*.c") if path != once]
     others = [once, *(path for folder in (".", "ref", "blas") for path in (KERNELS / folder).glob("*.c"))]
     calls = [
-        f"case {number}: kernels->{name}({', '.join(map(expression, range(len(of)), of))}, call->team); break;\n"
+        f"case {number}: kernels->{name}({', '.join(map(expression, range(len(of)), of))}, team); break;\n"
         for number, (name, of) in enumerate(declared_kernels().items())
     ]
     directory.joinpath("calls.def").write_text("".join(calls))

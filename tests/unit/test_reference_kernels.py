@@ -25,7 +25,7 @@ Arguments = Mapping[str, Any]
 
 
 class Team(ctypes.Structure):
-    _fields_ = (("index", ctypes.c_int), ("count", ctypes.c_int))
+    _fields_ = (("index", ctypes.c_int), ("count", ctypes.c_int), ("board", ctypes.c_void_p))
 
 
 def in_c(value: Any, kind: str = "") -> Any:

@@ -7,7 +7,9 @@
  *
  * All threads of a team call a kernel at the same time, with the same arguments except for the thread's own number.
  * Each output element is computed whole by one of them (kernels/team.h), so that the bits don't depend on how many
- * there are. A kernel doesn't wait for the team's other threads and needs nothing of what they compute. */
+ * there are. If the team has a board, a matmul's threads pack its operands together, wait for each other until that is
+ * done, and take parts of the output from each other; otherwise a kernel needs nothing of what other threads compute.
+ */
 #pragma once
 
 #include <stdbool.h>

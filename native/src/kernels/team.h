@@ -6,10 +6,11 @@
 /* Thread `index` of `count`, from 0. */
 struct team {
     int index, count;
+    struct team_board *board; /* NULL: the threads don't know of each other, and may run one after the other */
 };
 
 /* A thread that computes alone. */
-static const struct team team_of_one = {0, 1};
+static const struct team team_of_one = {.count = 1};
 
 /* The grain for floats: no two threads write to the same cache line of 64 bytes. */
 enum { FLOATS_PER_LINE = 16 };

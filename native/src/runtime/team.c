@@ -4,6 +4,8 @@
 #include <fenv.h>
 #include <omp.h>
 
+#include "kernels/team_board.h"
+
 int team_run(int threads, void (*function)(void *argument, struct team team), void *argument)
 {
     /* Threads inherit their creator's floating-point environment, which any library may have changed. */
@@ -13,10 +15,11 @@ int team_run(int threads, void (*function)(void *argument, struct team team), vo
         return 1;
     }
     int found = 1;
-#pragma omp parallel num_threads(threads) default(none) shared(found, function, argument)
+    struct team_board board = {0};
+#pragma omp parallel num_threads(threads) default(none) shared(found, function, argument, board)
     {
         fesetenv(FE_DFL_ENV);
-        const struct team team = {omp_get_thread_num(), omp_get_num_threads()};
+        const struct team team = {omp_get_thread_num(), omp_get_num_threads(), &board};
         if (team.index == 0)
             found = team.count;
         function(argument, team);

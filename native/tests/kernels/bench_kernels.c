@@ -23,6 +23,7 @@
 
 #include "bench_operations.h"
 #include "kernels/level.h"
+#include "kernels/team_board.h"
 #include "starpullm.h"
 
 /* ---- Threads: the main thread is number 0 of the team; the others wait for calls until the program ends. A wait spins
@@ -34,6 +35,7 @@ static struct {
     int threads;
     const struct operation *operation;
     const struct kernels *kernels;
+    struct team_board board;
     atomic_size_t round;   /* increases when there is a call to make */
     atomic_int unfinished; /* threads of the present round */
 } team = {.threads = 1};
@@ -46,7 +48,7 @@ static void spin(size_t *spins)
 
 static void *thread_main(void *number)
 {
-    const struct team own = {(int)(intptr_t)number, team.threads};
+    const struct team own = {(int)(intptr_t)number, team.threads, &team.board};
     for (size_t done = 0;; done++) {
         for (size_t spins = 0; atomic_load(&team.round) == done;)
             spin(&spins);
@@ -75,9 +77,10 @@ static void call(const struct operation *o, const struct kernels *k)
     }
     team.operation = o;
     team.kernels = k;
+    team.board = (struct team_board){0};
     atomic_store(&team.unfinished, team.threads - 1);
     atomic_fetch_add(&team.round, 1);
-    o->run(k, (struct team){0, team.threads});
+    o->run(k, (struct team){0, team.threads, &team.board});
     for (size_t spins = 0; atomic_load(&team.unfinished) > 0;)
         spin(&spins);
 }

@@ -197,17 +197,17 @@ static bool backward_packed(const struct backward_head *head, const struct backw
         return false;
     float *room = b + b_room, *a = room + softmax_room(T);
     backward_scores(head, next, sizes, b);
-    SIMD_NAME(pack_b)(b, head->dout, C, T, hs);
+    SIMD_NAME(pack_b)(b, head->dout, C, T, hs, (struct share){0, T});
     SIMD_NAME(sum_over_future)(dv, 3 * C, head->att, b, a, UNSCALED, T, hs);
     backward_softmax(head, next, sizes, room);
-    SIMD_NAME(pack_b)(b, k, 3 * C, T, hs);
+    SIMD_NAME(pack_b)(b, k, 3 * C, T, hs, (struct share){0, T});
     for (size_t t = 0; t < T; t += MR) {
         const struct score_rows rows = {.t = t, .rows = smaller(MR, T - t), .count = T, .T = T, .hs = hs};
         SIMD_NAME(sum_over_past)(dq, 3 * C, head->dpreatt, b, sizes->scale, &rows);
         if (next->q)
             prefetch_qkv(next->dq, t, t + rows.rows, hs, C);
     }
-    SIMD_NAME(pack_b)(b, q, 3 * C, T, hs);
+    SIMD_NAME(pack_b)(b, q, 3 * C, T, hs, (struct share){0, T});
     SIMD_NAME(sum_over_future)(dk, 3 * C, head->dpreatt, b, a, sizes->scale, T, hs);
     return true;
 }
@@ -230,6 +230,6 @@ void SIMD_NAME(attention_backward)(float *dqkv /* (B,T,3C) */, float *dpreatt /*
         const struct backward_head next = bh + 1 < own.end ? head_of(first, bh + 1, &sizes) : none;
         if (!backward_packed(&head, &next, &sizes)) /* the first head of those from this one on */
             SIMD_NAME(attention_backward_unpacked)(head.dq, head.dpreatt, head.datt, head.dout, head.q, head.att, 1, T,
-                                                   C, NH, (struct team){0, (int)NH});
+                                                   C, NH, (struct team){0, (int)NH, NULL});
     }
 }

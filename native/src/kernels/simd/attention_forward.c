@@ -70,7 +70,7 @@ static bool forward_packed(const struct forward_head *head, const struct forward
         return false;
     float *values = keys + keys_room;
     SIMD_NAME(pack_b_transposed)(keys, k, 3 * C, hs, end);
-    SIMD_NAME(pack_b)(values, v, 3 * C, end, hs);
+    SIMD_NAME(pack_b)(values, v, 3 * C, end, hs, (struct share){0, end});
     for (size_t t = begin; t < end; t += MR) {
         const struct score_rows rows = {.t = t, .rows = smaller(MR, end - t), .count = end, .T = T, .hs = hs};
         SIMD_NAME(scores_product)(head->preatt, q, 3 * C, keys, &rows);
@@ -88,7 +88,7 @@ static void forward_unpacked(const struct forward_head *head, const struct head_
 {
     for (size_t t = begin; t < end; t++)
         SIMD_NAME(attention_forward_unpacked)(head->out, head->preatt, head->att, head->q, 1, sizes->T, sizes->C,
-                                              sizes->NH, (struct team){(int)t, (int)(sizes->NH * sizes->T)});
+                                              sizes->NH, (struct team){(int)t, (int)(sizes->NH * sizes->T), NULL});
 }
 
 /* The first row of part `part` of a head's `parts`, which have about as many scores each: row t has t + 1. */

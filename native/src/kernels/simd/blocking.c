@@ -24,6 +24,11 @@ enum {
     LARGEST_B = 1 << 20
 };
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 /* The largest multiple of grain that is at most `most`, and grain at least. */
 static size_t multiple_below(size_t most, size_t grain)
 {
@@ -59,27 +64,67 @@ static size_t even_part(size_t items, size_t most, size_t grain)
     return rounded_up(parts_of(items, parts_of(items, most)), grain);
 }
 
-struct blocking SIMD_NAME(blocking_forward)(size_t n, size_t k)
+/* Cuts an output (m,n) into a team's units, at most as large as the blocks. The cost is the time of a thread's units
+ * and half of another one, for which it waits at the end. Reading one row's or one column's operand takes about as long
+ * as sixteen outputs (measured). */
+static void cut_into_units(struct blocking *blocking, struct team team, size_t m, size_t n)
+{
+    const size_t most_rows = smaller(blocking->MC, 8 * MR), most_columns = blocking->NG;
+    size_t least = SIZE_MAX;
+    for (size_t rows = most_rows; rows >= MR; rows /= 2)
+        for (size_t columns = most_columns; columns >= NR; columns /= 2) {
+            const struct blocking cut = {.MC = even_part(m, multiple_below(rows, MR), MR),
+                                         .NG = even_part(n, multiple_below(columns, NR), NR)};
+            const size_t rounds = parts_of(units_of(&cut, m, n), (size_t)team.count);
+            const size_t cost = (2 * rounds + 1) * (cut.MC + 16) * (cut.NG + 16);
+            if (cost < least) {
+                least = cost;
+                blocking->MC = cut.MC;
+                blocking->NG = cut.NG;
+            }
+        }
+}
+
+struct blocking SIMD_NAME(blocking_forward)(struct team team, size_t m, size_t n, size_t k)
 {
     const size_t fitting = LARGEST_B / k / NR * NR, most = smaller(fitting ? fitting : NR, forward.NC);
-    const size_t NC = even_part(n, most, NR);
-    return (struct blocking){.MC = forward.MC, .KC = even_part(k, forward.KC, LANES), .NC = NC, .NG = NC};
+    struct blocking blocking = {.MC = forward.MC, .KC = even_part(k, forward.KC, LANES)};
+    blocking.NC =
+        even_part(n, team.count > 1 ? larger(most, multiple_below((size_t)team.count * kept / 2 / k, NR)) : most, NR);
+    blocking.NG = smaller(blocking.NC, most);
+    if (team.count > 1)
+        cut_into_units(&blocking, team, m, blocking.NC);
+    blocking.together = larger(most / blocking.NG, 1);
+    return blocking;
 }
 
-struct blocking SIMD_NAME(blocking_backward_input)(size_t m, size_t n, size_t k)
+struct blocking SIMD_NAME(blocking_backward_input)(struct team team, size_t m, size_t n, size_t k)
 {
     const size_t KC = even_part(k, backward_input.KC, LANES), NC = even_part(n, backward_input.NC, NR);
-    return (struct blocking){.MC = rounded_up(m, MR), .KC = KC, .NC = NC, .NG = NC};
+    struct blocking blocking = {.MC = rounded_up(m, MR), .KC = KC, .NC = NC, .NG = NC};
+    if (team.count > 1) {
+        blocking.NC = even_part(n, larger(NC, multiple_below((size_t)team.count * kept / 2 / KC, NR)), NR);
+        cut_into_units(&blocking, team, m, blocking.NC);
+    }
+    return blocking;
 }
 
-struct blocking SIMD_NAME(blocking_backward_weight)(size_t n, size_t k)
+struct blocking SIMD_NAME(blocking_backward_weight)(struct team team, size_t m, size_t n, size_t k)
 {
     const size_t MC = backward_weight.MC, KC = even_part(k, backward_weight.KC, LANES), columns = group_room / KC;
     const size_t fitting = columns > MC ? columns - MC : 0;
-    return (struct blocking){.MC = MC,
-                             .KC = KC,
-                             .NC = even_part(n, backward_weight.NC, NR),
-                             .NG = multiple_below(smaller(fitting, LARGEST_GROUP), NR)};
+    struct blocking blocking = {.MC = MC,
+                                .KC = KC,
+                                .MP = MC,
+                                .NC = even_part(n, backward_weight.NC, NR),
+                                .NG = multiple_below(smaller(fitting, LARGEST_GROUP), NR)};
+    if (team.count > 1) {
+        const size_t room = (size_t)team.count * kept / 2 / KC;
+        blocking.NC = even_part(n, larger(blocking.NC, multiple_below(room / 2, NR)), NR);
+        blocking.MP = even_part(m, larger(MC, multiple_below(room / 2, MC)), MC);
+        cut_into_units(&blocking, team, blocking.MP, blocking.NC);
+    }
+    return blocking;
 }
 
 size_t SIMD_NAME(blocking_attention_KC)(void)
@@ -95,28 +140,4 @@ bool SIMD_NAME(prefetch_pays)(size_t count)
 bool SIMD_NAME(is_small_matmul)(size_t m, size_t n, size_t k)
 {
     return m * n * k <= SMALL_MATMUL;
-}
-
-/* A grid of rectangles: the one that costs its largest part least. Packing one row's or one column's operand takes
- * about as long as sixteen outputs (measured). */
-struct rectangle SIMD_NAME(team_rectangle)(struct team team, size_t m, size_t n)
-{
-    struct rectangle best = {{0, m}, {0, n}};
-    if (team.count == 1) /* the divisions below take as long as a small product */
-        return best;
-    size_t best_cost = SIZE_MAX;
-    for (int high = 1; high <= team.count; high++) {
-        if (team.count % high != 0)
-            continue;
-        const int wide = team.count / high;
-        const struct share most_rows = team_share((struct team){0, high}, m, MR);
-        const struct share most_columns = team_share((struct team){0, wide}, n, NR);
-        const size_t cost = (most_rows.end + 16) * (most_columns.end + 16);
-        if (cost < best_cost) {
-            best_cost = cost;
-            best.rows = team_share((struct team){team.index / wide, high}, m, MR);
-            best.columns = team_share((struct team){team.index % wide, wide}, n, NR);
-        }
-    }
-    return best;
 }

@@ -12,32 +12,34 @@
 
 /* The block sizes of one product C (m,n) = A (m,k) * B (k,n), none of whose sizes is 0. */
 struct blocking {
-    size_t MC; /* loop 3: rows of A and of C, a multiple of MR */
-    size_t KC; /* loop 4: steps between two stores of the running sums, a multiple of LANES */
-    size_t NC; /* loop 5: columns of B and of C, a multiple of NR */
-    size_t NG; /* columns that meet all MC rows before the next columns do, a multiple of NR */
+    size_t MC;       /* loop 3: rows of A and of C, a multiple of MR */
+    size_t KC;       /* loop 4: steps between two stores of the running sums, a multiple of LANES */
+    size_t MP;       /* of backward_weight, which packs A: rows that are packed at a time, a multiple of MR */
+    size_t NC;       /* loop 5: columns of B and of C, a multiple of NR */
+    size_t NG;       /* columns that meet all MC rows before the next columns do, a multiple of NR */
+    size_t together; /* of forward: units of the same rows that a thread computes as one, at most */
 };
 
 /* Derives the block sizes from these caches; not while kernels run. */
 void SIMD_NAME(fit_caches)(const struct caches *caches);
 
-struct blocking SIMD_NAME(blocking_forward)(size_t n, size_t k);
-struct blocking SIMD_NAME(blocking_backward_input)(size_t m, size_t n, size_t k);
-struct blocking SIMD_NAME(blocking_backward_weight)(size_t n, size_t k);
+/* What a team packs at a time takes three eighths of its second-level caches together. Its units of (MC,NG) are smaller
+ * than one thread's blocks, so that there are several for each thread. */
+struct blocking SIMD_NAME(blocking_forward)(struct team team, size_t m, size_t n, size_t k);
+struct blocking SIMD_NAME(blocking_backward_input)(struct team team, size_t m, size_t n, size_t k);
+struct blocking SIMD_NAME(blocking_backward_weight)(struct team team, size_t m, size_t n, size_t k);
+
+/* Units of (MC,NG) in an output (m,n), numbered along a row. */
+static inline size_t units_of(const struct blocking *blocking, size_t m, size_t n)
+{
+    return parts_of(m, blocking->MC) * parts_of(n, blocking->NG);
+}
 
 /* The KC of attention's products. */
 size_t SIMD_NAME(blocking_attention_KC)(void);
 
 /* Whether `count` floats that are read for each block should be prefetched into the second-level cache each time. */
 bool SIMD_NAME(prefetch_pays)(size_t count);
-
-/* A thread's part of an output. */
-struct rectangle {
-    struct share rows, columns;
-};
-
-/* This thread's part of an output (m,n), of whole micro-tiles. */
-struct rectangle SIMD_NAME(team_rectangle)(struct team team, size_t m, size_t n);
 
 /* Micro-tiles of a block (m,n). */
 static inline size_t tiles_of(size_t m, size_t n)

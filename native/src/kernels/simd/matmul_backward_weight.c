@@ -5,10 +5,11 @@
  *
  *   loop 5: for jc < n by NC
  *   loop 4:   for pc < k by KC        pack B (KC,NC)
- *   loop 3:     for ic < m by MC      pack A (KC,MC); add its columns to dbias, while they are in a cache
- *   loop 2:       for jg < NC by NG   a group of columns
- *   loop 1:         for ir < MC by MR
- *   loop 2:           for jr < NG by NR   micro-kernel
+ *   loop 3:     for ib < m by MP      pack A (KC,MP); add its columns to dbias, while they are in a cache
+ *   loop 3:       for ic < MP by MC   a team's units: each thread takes some of (MC,NG)
+ *   loop 2:         for jg < NC by NG a group of columns
+ *   loop 1:           for ir < MC by MR
+ *   loop 2:             for jr < NG by NR   micro-kernel
  *
  * Within a group loop 2 is inside loop 1: rows of dweight often lie whole pages apart, and a processor takes a load for
  * one of what it has just stored at the same place of another page. The prefetch plan of a block is the block of A that
@@ -27,35 +28,31 @@ struct backward_weight {
     size_t m, n, k, ldc, ldat;
     enum sum_start start;
     struct blocking blocking;
-    float *b, *a; /* micro-panels */
+    float *b, *a;                  /* micro-panels; the team's */
+    size_t jc, nc, pc, kc, ib, mp; /* the columns, steps and rows that are packed */
+    const float *initial;          /* of the sums */
+    bool adds_bias;
+    struct prefetch_plan plan;
 };
 
-/* A block of C and of the steps: rows from ic and columns from jc on, m, n and k of rows, columns and steps. */
-struct block {
-    size_t ic, jc, m, n, k;
-    const float *initial;
-};
-
-/* Loops 1 and 2, for one group of columns: jg to end. */
-static void backward_weight_group(const struct backward_weight *w, const struct block *block, size_t jg, size_t end,
-                                  struct prefetch_plan *plan)
+/* Loops 1 and 2, for m of the packed rows from ic on and a group of the columns: jg to end. */
+static void backward_weight_group(struct backward_weight *w, size_t ic, size_t m, size_t jg, size_t end)
 {
-    float *c = w->dweight + block->ic * w->ldc + block->jc;
-    struct product tile = {
-        .ldc = w->ldc, .initial = block->initial, .rs_a = 1, .cs_a = MR, .k = block->k, .prefetch = {0}};
-    for (size_t ir = 0; ir < block->m; ir += MR)
+    float *c = w->dweight + (w->ib + ic) * w->ldc + w->jc;
+    struct product tile = {.ldc = w->ldc, .initial = w->initial, .rs_a = 1, .cs_a = MR, .k = w->kc, .prefetch = {0}};
+    for (size_t ir = 0; ir < m; ir += MR)
         for (size_t jr = jg; jr < end; jr += NR) {
-            tile.m = smaller(MR, block->m - ir);
+            tile.m = smaller(MR, m - ir);
             tile.n = smaller(NR, end - jr);
             tile.ldb = rounded_up(tile.n, LANES);
             tile.c = c + ir * w->ldc + jr;
-            tile.a = w->a + ir * block->k;
-            tile.b = w->b + jr * block->k;
-            prefetch_next(&tile.prefetch, plan);
+            tile.a = w->a + (ic + ir) * w->kc;
+            tile.b = w->b + jr * w->kc;
+            prefetch_next(&tile.prefetch, &w->plan);
             const bool row_ends = jr + tile.n == end;
             const size_t next_ir = row_ends ? ir + MR : ir, next_jr = row_ends ? jg : jr + tile.n;
-            if (tile.prefetch.count == 0 && !block->initial && next_ir < block->m) /* the next micro-tile's sums */
-                tile.prefetch = prefetch_lines(c + next_ir * w->ldc + next_jr, smaller(MR, block->m - next_ir),
+            if (tile.prefetch.count == 0 && !w->initial && next_ir < m) /* the next micro-tile's sums */
+                tile.prefetch = prefetch_lines(c + next_ir * w->ldc + next_jr, smaller(MR, m - next_ir),
                                                smaller(NR, end - next_jr), w->ldc);
             SIMD_NAME(microkernel)(&tile);
         }
@@ -82,41 +79,70 @@ static void backward_bias(float *dbias, const float *dout, size_t m, size_t k, s
     }
 }
 
-/* Loops 3 and 2, for the packed part of B: k steps from pc on, n columns from jc on. */
-static void backward_weight_columns(const struct backward_weight *w, size_t jc, size_t n, size_t pc, size_t k)
+enum { UNIT_ROWS = 48 }; /* that a thread packs at a time, at least: cache lines and micro-tiles of every level */
+
+static void backward_weight_pack_a(void *backward_weight, struct share units)
 {
-    const struct blocking *blocking = &w->blocking;
-    const bool first = pc == 0 && w->start == SUM_FROM_ZERO;
-    struct block block = {.jc = jc, .n = n, .k = k, .initial = first ? SIMD_NAME(zeros) : NULL};
-    for (size_t ic = 0; ic < w->m; ic += blocking->MC) {
-        block.ic = ic;
-        block.m = smaller(blocking->MC, w->m - ic);
-        const float *dout = w->dout + pc * w->ldat + ic;
-        SIMD_NAME(pack_a_transposed)(w->a, dout, w->ldat, k, block.m);
-        if (w->dbias && jc == 0)
-            backward_bias(w->dbias + ic, dout, block.m, k, w->ldat, first ? SUM_FROM_ZERO : SUM_CONTINUES);
-        const size_t next_m = smaller(blocking->MC, w->m - ic - block.m);
-        struct prefetch_plan plan =
-            prefetch_plan(prefetch_lines(dout + block.m, k, next_m, w->ldat), tiles_of(block.m, n), k);
-        for (size_t jg = 0; jg < n; jg += blocking->NG)
-            backward_weight_group(w, &block, jg, smaller(jg + blocking->NG, n), &plan);
+    const struct backward_weight *w = backward_weight;
+    const size_t i = units.begin * UNIT_ROWS, m = smaller(units.end * UNIT_ROWS, w->mp) - i;
+    const float *dout = w->dout + w->pc * w->ldat + w->ib + i;
+    SIMD_NAME(pack_a_transposed)(w->a + i * w->kc, dout, w->ldat, w->kc, m);
+    if (w->adds_bias && w->jc == 0)
+        backward_bias(w->dbias + w->ib + i, dout, m, w->kc, w->ldat, w->initial ? SUM_FROM_ZERO : SUM_CONTINUES);
+}
+
+static void backward_weight_pack_b(void *backward_weight, struct share units)
+{
+    const struct backward_weight *w = backward_weight;
+    SIMD_NAME(pack_b)(w->b, w->inp + w->pc * w->ldc + w->jc, w->ldc, w->kc, w->nc, packed_steps(units, w->kc));
+}
+
+static void backward_weight_units(void *backward_weight, struct share units)
+{
+    struct backward_weight *w = backward_weight;
+    const size_t MC = w->blocking.MC, NG = w->blocking.NG, wide = parts_of(w->nc, NG);
+    for (size_t unit = units.begin; unit < units.end; unit++) {
+        const size_t ic = unit / wide * MC, jg = unit % wide * NG;
+        backward_weight_group(w, ic, smaller(MC, w->mp - ic), jg, smaller(jg + NG, w->nc));
+    }
+}
+
+/* Loop 3, for the part of B that is being packed. */
+static void backward_weight_rows(struct backward_weight *w, struct team team, size_t *before)
+{
+    for (w->ib = 0; w->ib < w->m; w->ib += w->mp) {
+        w->mp = smaller(w->blocking.MP, w->m - w->ib);
+        if (w->ib > 0) /* A's memory is used again */
+            team_wait(team, *before);
+        team_phase(team_together(team), before, parts_of(w->mp, UNIT_ROWS), backward_weight_pack_a, w);
+        team_wait(team, *before);
+        const size_t next_m = team.count > 1 ? 0 : smaller(w->blocking.MP, w->m - w->ib - w->mp);
+        w->plan = prefetch_plan(prefetch_lines(w->dout + w->pc * w->ldat + w->ib + w->mp, w->kc, next_m, w->ldat),
+                                tiles_of(w->mp, w->nc), w->kc);
+        team_phase(team, before, units_of(&w->blocking, w->mp, w->nc), backward_weight_units, w);
     }
 }
 
 /* Loops 5 and 4. false: there is no memory to pack. */
-static bool backward_weight_packed(struct backward_weight *w)
+static bool backward_weight_packed(struct backward_weight *w, struct team team)
 {
-    const struct blocking blocking = SIMD_NAME(blocking_backward_weight)(w->n, w->k);
+    const struct blocking blocking = SIMD_NAME(blocking_backward_weight)(team, w->m, w->n, w->k);
     w->blocking = blocking;
-    w->b = kernels_scratch((blocking.NC + blocking.MC) * blocking.KC);
+    float *own;
+    w->b = team_scratch(team, (blocking.NC + blocking.MP) * blocking.KC, &own, 0);
     if (!w->b)
         return false;
     w->a = w->b + blocking.NC * blocking.KC;
-    for (size_t jc = 0; jc < w->n; jc += blocking.NC)
-        for (size_t pc = 0; pc < w->k; pc += blocking.KC) {
-            const size_t n = smaller(blocking.NC, w->n - jc), k = smaller(blocking.KC, w->k - pc);
-            SIMD_NAME(pack_b)(w->b, w->inp + pc * w->ldc + jc, w->ldc, k, n);
-            backward_weight_columns(w, jc, n, pc, k);
+    w->adds_bias = w->dbias && (team.board || team.index == 0); /* without a board each thread packs */
+    size_t before = 0;
+    for (w->jc = 0; w->jc < w->n; w->jc += w->nc)
+        for (w->pc = 0; w->pc < w->k; w->pc += w->kc) {
+            w->nc = smaller(blocking.NC, w->n - w->jc);
+            w->kc = smaller(blocking.KC, w->k - w->pc);
+            w->initial = w->pc == 0 && w->start == SUM_FROM_ZERO ? SIMD_NAME(zeros) : NULL;
+            team_wait(team, before); /* B's memory is used again, and the next steps follow these */
+            team_phase(team_together(team), &before, parts_of(w->kc, PACKED_STEPS), backward_weight_pack_b, w);
+            backward_weight_rows(w, team, &before);
         }
     return true;
 }
@@ -125,24 +151,22 @@ void SIMD_NAME(matmul_backward_weight)(float *dweight /* (rows,C) */, float *dbi
                                        const float *dout /* (N,OC) */, const float *inp /* (N,C) */, size_t N, size_t C,
                                        size_t OC, size_t first, size_t rows, enum sum_start start, struct team team)
 {
-    const struct rectangle own = SIMD_NAME(team_rectangle)(team, rows, C);
-    struct backward_weight w = {.dweight = dweight + own.rows.begin * C + own.columns.begin,
-                                .dbias = dbias && own.columns.begin == 0 ? dbias + own.rows.begin : NULL,
-                                .dout = dout + first + own.rows.begin,
-                                .inp = inp + own.columns.begin,
-                                .m = own.rows.end - own.rows.begin,
-                                .n = own.columns.end - own.columns.begin,
+    struct backward_weight w = {.dweight = dweight,
+                                .dbias = dbias,
+                                .dout = dout + first,
+                                .inp = inp,
+                                .m = rows,
+                                .n = C,
                                 .k = N,
                                 .ldc = C,
                                 .ldat = OC,
                                 .start = start};
-    if (w.m == 0 || w.n == 0)
-        return;
     /* A single row gives each value of dweight one term: nothing to gain by packing. */
-    if (N > 1 && !SIMD_NAME(is_small_matmul)(rows, C, N) && backward_weight_packed(&w))
+    if (N > 1 && !SIMD_NAME(is_small_matmul)(rows, C, N) && backward_weight_packed(&w, team))
         return;
-    for (size_t o = 0; o < w.m; o++)
-        SIMD_NAME(unpacked_row)(w.dweight + o * C, start, w.dout + o, OC, w.inp, C, w.n, N);
-    if (w.dbias)
-        backward_bias(w.dbias, w.dout, w.m, N, OC, start);
+    const struct share own = team_share(team, rows, FLOATS_PER_LINE);
+    for (size_t o = own.begin; o < own.end; o++)
+        SIMD_NAME(unpacked_row)(dweight + o * C, start, w.dout + o, OC, inp, C, C, N);
+    if (dbias)
+        backward_bias(dbias + own.begin, w.dout + own.begin, own.end - own.begin, N, OC, start);
 }

@@ -3,13 +3,14 @@
  * As C = A * B: A is weight (m = OC, k = C), B the transpose of inp (k = C, n = N), C the transpose of out. One value
  * of weight meets a vector of inp's rows.
  *
- *   loop 5: for jc < n by NC          pack B (k,NC), all k at once
- *   loop 3:   for ic < m by MC
- *   loop 4:     for pc < k by KC      A (MC,KC) is read in place, or copied if its rows have a set conflict
- *   loop 2:       for jr < NC by NR
- *   loop 1:         for ir < MC by MR micro-kernel; after the last pc the sums are transposed into out
+ *   loop 5: for jc < n by NC            pack B (k,NC), all k at once
+ *   loop 3:   for ic < m by MC          a team's units: each thread takes some of (MC,NG)
+ *   loop 2:     for jg < NC by NG
+ *   loop 4:       for pc < k by KC      A (MC,KC) is read in place, or copied if its rows have a set conflict
+ *   loop 2:         for jr < NG by NR
+ *   loop 1:           for ir < MC by MR micro-kernel; after the last pc the sums are transposed into out
  *
- * Loop 3 is outside loop 4: a block of C is finished before the next is begun, so that only one block of sums (MC,NC)
+ * Loop 3 is outside loop 4: a block of C is finished before the next is begun, so that only one block of sums (MC,NG)
  * is stored and reloaded. The prefetch plan of a block is the block of A that comes next; that of a column of
  * micro-tiles is the micro-panel of B that comes next, where blocking.h says that it pays. */
 #include <string.h>
@@ -25,25 +26,28 @@ struct forward {
     const float *inp, *weight, *bias; /* (n,k), (m,k), (m) or NULL */
     size_t m, n, k, ldout;
     struct blocking blocking;
-    float *b;    /* the micro-panels of B */
-    float *sums; /* (MC,NC), rows ldsums apart */
+    float *b;    /* the micro-panels of B; the team's */
+    float *sums; /* (MC,NG), rows ldsums apart */
     float *rows; /* A's, where they have a set conflict */
     size_t ldsums;
+    size_t jc, nc; /* the columns that are packed */
     bool prefetch_b;
 };
 
 /* Where a block begins, and its sizes. */
 struct block {
     size_t ic, jc, pc, m, n, k;
+    const float *b; /* the micro-panels of its columns */
+    size_t next_ic; /* of the block after it; m: there is none */
 };
 
 /* The block of A that is needed after this one. */
 static struct prefetch_lines next_a(const struct forward *f, const struct block *block)
 {
-    const size_t KC = f->blocking.KC, next_ic = block->ic + block->m, next_pc = block->pc + block->k;
+    const size_t KC = f->blocking.KC, next_pc = block->pc + block->k;
     if (next_pc < f->k)
         return prefetch_lines(f->weight + block->ic * f->k + next_pc, block->m, smaller(KC, f->k - next_pc), f->k);
-    return prefetch_lines(f->weight + next_ic * f->k, smaller(f->blocking.MC, f->m - next_ic), KC, f->k);
+    return prefetch_lines(f->weight + block->next_ic * f->k, smaller(f->blocking.MC, f->m - block->next_ic), KC, f->k);
 }
 
 /* The micro-panel of B that begins at column jr. */
@@ -52,7 +56,7 @@ static struct prefetch_lines next_b(const struct forward *f, const struct block 
     if (!f->prefetch_b || jr >= block->n)
         return (struct prefetch_lines){0};
     const size_t width = rounded_up(smaller(NR, block->n - jr), LANES), length = block->k * width;
-    return prefetch_lines(f->b + jr * f->k + block->pc * width, 1, length, length);
+    return prefetch_lines(block->b + jr * f->k + block->pc * width, 1, length, length);
 }
 
 /* Rows begin to end of a column of micro-tiles: the sums become out's. */
@@ -75,7 +79,7 @@ static void forward_column(const struct forward *f, const struct block *block, s
     struct product tile = {.ldc = f->ldsums,
                            .rs_a = a.ld,
                            .cs_a = 1,
-                           .b = f->b + (jr * f->k) + block->pc * width,
+                           .b = block->b + jr * f->k + block->pc * width,
                            .ldb = width,
                            .n = width,
                            .k = block->k};
@@ -106,72 +110,84 @@ static void forward_column(const struct forward *f, const struct block *block, s
         transpose_sums(f, block, jr, n, transposed, block->m);
 }
 
-/* Loops 3, 4 and 2, for the columns jc to jc + nc, which are packed. */
-static void forward_columns(const struct forward *f, size_t jc, size_t nc)
+/* Loops 4 and 2, for units that have the same rows. */
+static void forward_unit(const struct forward *f, struct block block)
 {
-    const struct blocking *blocking = &f->blocking;
-    for (size_t ic = 0; ic < f->m; ic += blocking->MC)
-        for (size_t pc = 0; pc < f->k; pc += blocking->KC) {
-            const struct block block = {.ic = ic,
-                                        .jc = jc,
-                                        .pc = pc,
-                                        .m = smaller(blocking->MC, f->m - ic),
-                                        .n = nc,
-                                        .k = smaller(blocking->KC, f->k - pc)};
-            const struct rows a =
-                SIMD_NAME(rows_without_conflict)(f->rows, f->weight + ic * f->k + pc, f->k, block.m, block.k, true);
-            struct prefetch_plan plan = prefetch_plan(next_a(f, &block), tiles_of(block.m, nc), block.k);
-            for (size_t jr = 0; jr < nc; jr += NR)
-                forward_column(f, &block, a, jr, smaller(NR, nc - jr), &plan);
-        }
+    for (; block.pc < f->k; block.pc += block.k) {
+        block.k = smaller(f->blocking.KC, f->k - block.pc);
+        const struct rows a = SIMD_NAME(rows_without_conflict)(f->rows, f->weight + block.ic * f->k + block.pc, f->k,
+                                                               block.m, block.k, true);
+        struct prefetch_plan plan = prefetch_plan(next_a(f, &block), tiles_of(block.m, block.n), block.k);
+        for (size_t jr = 0; jr < block.n; jr += NR)
+            forward_column(f, &block, a, jr, smaller(NR, block.n - jr), &plan);
+    }
+}
+
+static void forward_units(void *forward, struct share units)
+{
+    const struct forward *f = forward;
+    const size_t MC = f->blocking.MC, NG = f->blocking.NG, wide = parts_of(f->nc, NG);
+    for (size_t unit = units.begin, next; unit < units.end; unit = next) {
+        const size_t ic = unit / wide * MC, jg = unit % wide * NG;
+        next = smaller(unit + f->blocking.together, smaller(unit / wide * wide + wide, units.end));
+        forward_unit(f, (struct block){.ic = ic,
+                                       .jc = f->jc + jg,
+                                       .m = smaller(MC, f->m - ic),
+                                       .n = smaller((next - unit) * NG, f->nc - jg),
+                                       .b = f->b + jg * f->k,
+                                       .next_ic = next < units.end ? next / wide * MC : f->m});
+    }
+}
+
+enum { PIECE = 64 }; /* steps of a micro-panel that a thread packs at a time, at least */
+
+static void forward_pack(void *forward, struct share units)
+{
+    const struct forward *f = forward;
+    const size_t pieces = parts_of(f->k, PIECE);
+    for (size_t unit = units.begin, next; unit < units.end; unit = next) {
+        const size_t jr = unit / pieces * NR, n = smaller(NR, f->nc - jr), p = unit % pieces * PIECE;
+        next = smaller(unit / pieces * pieces + pieces, units.end);
+        SIMD_NAME(pack_b_transposed)(f->b + jr * f->k + p * rounded_up(n, LANES), f->inp + (f->jc + jr) * f->k + p,
+                                     f->k, smaller((next - unit) * PIECE, f->k - p), n);
+    }
 }
 
 /* Loop 5. false: there is no memory to pack. */
-static bool forward_packed(struct forward *f)
+static bool forward_packed(struct forward *f, struct team team)
 {
-    const struct blocking blocking = SIMD_NAME(blocking_forward)(f->n, f->k);
+    const struct blocking blocking = SIMD_NAME(blocking_forward)(team, f->m, f->n, f->k);
     f->blocking = blocking;
-    f->ldsums = row_distance(blocking.NC);
-    f->b = kernels_scratch(blocking.NC * f->k + blocking.MC * f->ldsums +
-                           SIMD_NAME(rows_room)(f->k, blocking.MC, blocking.KC));
+    f->ldsums = row_distance(blocking.together * blocking.NG);
+    f->b = team_scratch(team, blocking.NC * f->k, &f->sums,
+                        blocking.MC * f->ldsums + SIMD_NAME(rows_room)(f->k, blocking.MC, blocking.KC));
     if (!f->b)
         return false;
-    f->sums = f->b + blocking.NC * f->k;
     f->rows = f->sums + blocking.MC * f->ldsums;
-    for (size_t jc = 0; jc < f->n; jc += blocking.NC) {
-        const size_t nc = smaller(blocking.NC, f->n - jc);
-        f->prefetch_b = SIMD_NAME(prefetch_pays)(nc * f->k);
-        SIMD_NAME(pack_b_transposed)(f->b, f->inp + jc * f->k, f->k, f->k, nc);
-        forward_columns(f, jc, nc);
+    size_t before = 0;
+    for (f->jc = 0; f->jc < f->n; f->jc += f->nc) {
+        f->nc = smaller(blocking.NC, f->n - f->jc);
+        f->prefetch_b = SIMD_NAME(prefetch_pays)(f->nc * f->k);
+        team_wait(team, before); /* B's memory is used again */
+        team_phase(team_together(team), &before, parts_of(f->nc, NR) * parts_of(f->k, PIECE), forward_pack, f);
+        team_wait(team, before);
+        team_phase(team, &before, units_of(&blocking, f->m, f->nc), forward_units, f);
     }
     return true;
-}
-
-static void forward_unpacked(const struct forward *f)
-{
-    for (size_t n = 0; n < f->n; n++)
-        for (size_t o = 0; o < f->m; o++) {
-            float sum = f->bias ? f->bias[o] : 0.0f;
-            for (size_t i = 0; i < f->k; i++)
-                sum = MULTIPLY_ADD(f->inp[n * f->k + i], f->weight[o * f->k + i], sum);
-            f->out[n * f->ldout + o] = sum;
-        }
 }
 
 void SIMD_NAME(matmul_forward)(float *out /* (N,OC) */, const float *inp /* (N,C) */, const float *weight /* (OC,C) */,
                                const float *bias /* (OC) */, size_t N, size_t C, size_t OC, struct team team)
 {
-    const struct rectangle own = SIMD_NAME(team_rectangle)(team, OC, N);
-    struct forward f = {.out = out + own.columns.begin * OC + own.rows.begin,
-                        .inp = inp + own.columns.begin * C,
-                        .weight = weight + own.rows.begin * C,
-                        .bias = bias ? bias + own.rows.begin : NULL,
-                        .m = own.rows.end - own.rows.begin,
-                        .n = own.columns.end - own.columns.begin,
-                        .k = C,
-                        .ldout = OC};
-    if (f.m == 0 || f.n == 0)
+    struct forward f = {.out = out, .inp = inp, .weight = weight, .bias = bias, .m = OC, .n = N, .k = C, .ldout = OC};
+    if (!SIMD_NAME(is_small_matmul)(OC, N, C) && forward_packed(&f, team))
         return;
-    if (SIMD_NAME(is_small_matmul)(OC, N, C) || !forward_packed(&f))
-        forward_unpacked(&f);
+    const struct share own = team_share(team, OC, FLOATS_PER_LINE);
+    for (size_t n = 0; n < N; n++)
+        for (size_t o = own.begin; o < own.end; o++) {
+            float sum = bias ? bias[o] : 0.0f;
+            for (size_t i = 0; i < C; i++)
+                sum = MULTIPLY_ADD(inp[n * C + i], weight[o * C + i], sum);
+            out[n * OC + o] = sum;
+        }
 }

@@ -7,9 +7,10 @@
 #include "kernels/simd/blocking.h"
 #include "kernels/simd/kernels_simd.h"
 
-void SIMD_NAME(pack_b)(float *packed, const float *b, size_t ldb, size_t k, size_t n)
+void SIMD_NAME(pack_b)(float *packed, const float *b, size_t ldb, size_t k, size_t n, struct share steps)
 {
-    for (size_t p = 0; p < k; p++, b += ldb)
+    b += steps.begin * ldb;
+    for (size_t p = steps.begin; p < steps.end; p++, b += ldb)
         for (size_t j = 0; j < n; j += NR) {
             const size_t columns = smaller(NR, n - j), width = rounded_up(columns, LANES);
             float *to = packed + j * k + p * width;

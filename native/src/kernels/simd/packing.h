@@ -6,12 +6,22 @@
 #include <stddef.h>
 
 #include "kernels/simd/vector.h"
+#include "kernels/team.h"
 
 /* The micro-panels of b (k,n), whose rows are ldb apart: each (k,rounded_up(columns,LANES)) of at most NR columns,
- * unused columns 0. They lie one after the other: that of column j begins at packed + j * k. */
-void SIMD_NAME(pack_b)(float *packed, const float *b, size_t ldb, size_t k, size_t n);
+ * unused columns 0. They lie one after the other: that of column j begins at packed + j * k. Only those steps of them
+ * are written. */
+void SIMD_NAME(pack_b)(float *packed, const float *b, size_t ldb, size_t k, size_t n, struct share steps);
 
-/* The same of bt's transpose, bt (n,k), its rows ldbt apart. */
+/* The steps of k in units of a team: a backward pass of one sequence has few. */
+enum { PACKED_STEPS = 8 };
+
+static inline struct share packed_steps(struct share units, size_t k)
+{
+    return (struct share){units.begin * PACKED_STEPS, smaller(units.end * PACKED_STEPS, k)};
+}
+
+/* The same, with all steps, of bt's transpose, bt (n,k), its rows ldbt apart. */
 void SIMD_NAME(pack_b_transposed)(float *packed, const float *bt, size_t ldbt, size_t k, size_t n);
 
 /* The micro-panels of at's transpose, at (k,m), its rows ldat apart: each (k,MR). That of row i begins at

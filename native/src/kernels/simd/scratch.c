@@ -3,6 +3,7 @@
 #include "kernels/simd/scratch.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -42,5 +43,21 @@ float *kernels_scratch(size_t count)
         (void)madvise(values, bytes, MADV_HUGEPAGE); /* fewer TLB misses; no harm if refused */
     free(block.values);
     block = (struct block){values, bytes};
+    return values;
+}
+
+float *team_scratch(struct team team, size_t shared, float **own, size_t own_count)
+{
+    static float none;
+    const struct team users = team_together(team);
+    const size_t each = (own_count + FLOATS_PER_LINE - 1) / FLOATS_PER_LINE * FLOATS_PER_LINE;
+    float *values = users.index > 0 ? NULL : kernels_scratch(shared + each * (size_t)users.count);
+    if (team.board && team.index == 0)
+        atomic_store(&team.board->memory, values ? values : &none);
+    while (team.board && !(values = atomic_load(&team.board->memory)))
+        sched_yield();
+    if (!values || values == &none)
+        return NULL;
+    *own = values + shared + each * (size_t)users.index;
     return values;
 }
