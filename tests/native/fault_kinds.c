@@ -57,6 +57,10 @@ int main(void)
     READ("ldar w0, [%0]");
     READ("ldxr w0, [%0]");
     READ("ldapr w0, [%0]");
+    READ("ptrue p0.b; ld1b {z0.b}, p0/z, [%0]");
+    READ("ptrue p0.s; ld1rw {z0.s}, p0/z, [%0]");
+    READ("mov z1.d, #0; ptrue p0.d; ld1d {z0.d}, p0/z, [%0, z1.d]");
+    READ("ldr z0, [%0]");
     WRITE("str w0, [%0]");
     WRITE("str x0, [%0, #8]");
     WRITE("strb w0, [%0]");
@@ -73,6 +77,9 @@ int main(void)
     WRITE("st1 {v0.4s}, [%0]");
     WRITE("st4 {v0.4s, v1.4s, v2.4s, v3.4s}, [%0]");
     WRITE("st1 {v0.s}[1], [%0]");
+    WRITE("ptrue p0.b; st1b {z0.b}, p0, [%0]");
+    WRITE("mov z1.d, #0; ptrue p0.d; st1d {z0.d}, p0, [%0, z1.d]");
+    WRITE("str z0, [%0]");
     WRITE("stlr w0, [%0]");
     WRITE("ldadd w0, w1, [%0]");
     WRITE("ldaddal x0, x1, [%0]");

@@ -129,7 +129,7 @@ def test_plain_model(system: System, tmp_path: Path) -> None:
 def test_reads_and_writes_are_told_apart(tmp_path: Path) -> None:
     """Each kind of load and store of aarch64, where the emulator doesn't say which of them a memory fault was."""
     sources = (HERE / "fault_kinds.c", NATIVE / "src" / "instrument" / "fault_aarch64.c")
-    command = AARCH64.compiled(tmp_path, *sources, options=("-march=armv8.3-a",))
+    command = AARCH64.compiled(tmp_path, *sources, options=("-march=armv8.3-a+sve",))
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60, text=True)
     accesses = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
     assert len(accesses) > 40

@@ -7,8 +7,11 @@
 
 enum { WRITE_NOT_READ_BIT = 1 << 6 }; /* of a data abort's syndrome (Arm ARM, ESR_EL1, "WnR") */
 
-/* The bits of an instruction (Arm ARM, "Loads and Stores"). */
+/* The bits of an instruction (Arm ARM, "Loads and Stores", "SVE Memory"). */
 enum {
+    SVE_MASK = 0x1e000000,
+    SVE = 0x04000000, /* of scalable vectors, as in glibc's memcpy */
+    SVE_STORE = 7,    /* the three highest bits */
     MEMORY_MASK = 0x0a000000,
     MEMORY = 0x08000000, /* a load, a store, or both */
     ATOMIC_MASK = 0x3b200c00,
@@ -26,6 +29,8 @@ enum {
 /* Emulators of user programs don't say what the access was. */
 static bool writes(uint32_t instruction)
 {
+    if ((instruction & SVE_MASK) == SVE)
+        return instruction >> 29 == SVE_STORE;
     if ((instruction & MEMORY_MASK) != MEMORY)
         return true; /* DC ZVA */
     if ((instruction & ACQUIRE_MASK) == ACQUIRE)
