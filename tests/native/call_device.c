@@ -13,7 +13,7 @@ struct call {
     char kinds[16]; /* of the arguments: a for an array, v for a value */
     int64_t unused;
     int32_t kernel, arguments;
-    struct team team;
+    int32_t thread, threads;
 };
 
 struct argument {
