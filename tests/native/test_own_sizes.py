@@ -70,7 +70,7 @@ def test_inputs(tmp_path: Path) -> None:
     suite = f"-m pytest -p no:cacheprovider --pyargs starpullm.suite --starpullm-records {folder / 'run.json'}"
     chosen = "-k parity-run-2-ordered --starpullm-partition 1x1 --starpullm-sub-batches 2"
     done = run_command([sys.executable, "-P", *suite.split(), *chosen.split()], cwd=tmp_path).check()
-    assert "parity  1x1 lws  4 passed" in done.stdout
+    assert "parity  1x1 lws  5 passed" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_report_of_a_lost_run_of_the_suite(run: Run, pytester: pytest.Pytester) 
     """Of two runs of a placement one has passed: neither their cell nor their claim is green."""
     pytester.makepyfile(kills=KILLS)
     pytester.syspathinsert()
-    cases = ("--starpullm-records", "tiny", "--starpullm-sub-batches", "2", "-k", "parity-tiny-2-ordered")
+    cases = ("--starpullm-records", "tiny", "--starpullm-sub-batches", "2", "-k", "parity-tiny-2-ordered and not fused")
     result = run("--pyargs", "starpullm.suite", "-p", "kills", *cases, "--starpullm-report", "out")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["parity *1x1 lws *1 passed, 1 failed (1 lost its process) *"])
