@@ -15,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Self
 
+from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError, MissingDependencyError
 from starpullm.fuzz.configuration import Configuration
 from starpullm.processes.endings import signal_name
@@ -25,6 +26,7 @@ START_SECONDS = 60.0
 _STACK_SECONDS = 15.0
 _PIPE_BYTES = 1 << 20
 _PACKAGES = ("starpu-1.4", "starpu-1.5")
+_LIBDIR = "--variable=libdir"
 
 
 def source(name: str) -> str:
@@ -33,25 +35,31 @@ def source(name: str) -> str:
 
 
 def starpu_flags() -> list[str]:
-    """Return what a compiler needs for the StarPU that pkg-config finds, STARPU_PREFIX's before all others."""
-    environment = dict(os.environ)
-    if prefix := environment.get("STARPU_PREFIX"):
-        paths = [str(Path(prefix, lib, "pkgconfig")) for lib in ("lib", "lib64")]
-        environment["PKG_CONFIG_PATH"] = ":".join([*paths, *filter(None, [environment.get("PKG_CONFIG_PATH")])])
+    """Return what a compiler needs for the StarPU of STARPU_PREFIX, of pkg-config, or that starpullm was built with."""
     if shutil.which("pkg-config") is None:
         raise MissingDependencyError("pkg-config: there is no such command, and it is needed to find StarPU")
-    for package in _PACKAGES:
-        answers = [
-            subprocess.run(
-                ["pkg-config", *options, package], env=environment, capture_output=True, text=True, check=False
+    build = structs.new("build_info")
+    prototypes.call("build_info", build)
+    for prefix in (os.environ.get("STARPU_PREFIX"), None, prototypes.text(build.starpu_prefix)):
+        for package in _PACKAGES:
+            flags, libraries = (
+                _pkg_config(prefix, *options, package) for options in (["--cflags", "--libs"], [_LIBDIR])
             )
-            for options in (["--cflags", "--libs"], ["--variable=libdir"])
-        ]
-        if all(answer.returncode == 0 for answer in answers):
-            return [*shlex.split(answers[0].stdout), f"-Wl,-rpath,{answers[1].stdout.strip()}"]
+            if flags is not None and libraries is not None:
+                return [*shlex.split(flags), f"-Wl,-rpath,{libraries.strip()}"]
     raise MissingDependencyError(
         f"StarPU: pkg-config finds neither {' nor '.join(_PACKAGES)}; set STARPU_PREFIX or PKG_CONFIG_PATH"
     )
+
+
+def _pkg_config(prefix: str | None, *arguments: str) -> str | None:
+    environment = dict(os.environ)
+    if prefix:
+        paths = [str(Path(prefix, lib, "pkgconfig")) for lib in ("lib", "lib64")]
+        environment["PKG_CONFIG_PATH"] = ":".join([*paths, *filter(None, [environment.get("PKG_CONFIG_PATH")])])
+    command = ["pkg-config", *arguments]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return answer.stdout if answer.returncode == 0 else None
 
 
 def compile_c(text: str, target: Path, flags: list[str]) -> None:

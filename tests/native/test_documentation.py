@@ -43,6 +43,7 @@ ENOUGH_CORES = len(os.sched_getaffinity(0)) > 1
 NOT_RUN = {
     "bench": "takes minutes; test_bench.py and test_against.py measure smaller models",
     "demo": "takes half a minute; test_demo.py runs a shorter one",
+    "fuzz": "takes minutes; tests/fuzz runs fewer programs",
     "predict --model gpt2-124m --partition 12x3": "takes a quarter of a minute; test_predict.py has fewer threads",
     "predict --model small": "takes half a minute; test_predict.py validates the smallest model",
     "probe": "the programs are the reader's; tests/probe runs others",
@@ -123,7 +124,7 @@ def test_that_pages_are_found() -> None:
     marked = [page.name for page in sorted((ROOT / "docs").glob("*.md")) if MARK in page.read_text("utf-8")]
     assert marked == list(PAGES)
     shown = {line.partition("starpullm ")[2].split()[0] for page in PAGES for line in commands(page)}
-    assert shown == {of for of in COMMANDS if of not in ("bench", "demo", "predict", "probe", "scenario")}
+    assert shown == {of for of in COMMANDS if of not in ("bench", "demo", "fuzz", "predict", "probe", "scenario")}
 
 
 def examples(command: click.Command) -> Iterator[str]:

@@ -21,7 +21,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "top level, binding": ("", "binding"),
     **{
         name: (name,)
-        for name in "checks checks/dependencies checks/kernels checks/scenario graph probe processes files golden "
+        for name in "checks checks/dependencies checks/kernels checks/scenario fuzz graph probe processes files golden "
         "traces report speed predict commands".split()
     },
     "data, training": ("data", "training"),
