@@ -77,6 +77,7 @@ OF_PACKAGE = {
     "checks": (*_OF_CHECKS, "test_llmc.py"),
     "checks/dependencies": _OF_CHECKS,
     "checks/kernels": ("test_thresholds.py",),
+    "fuzz": ("../fuzz",),
     "graph": (*_OF_CHECKS, "test_predict.py", "test_trace.py"),
     "probe": ("../probe",),
     "checks/scenario": ("test_scenarios.py",),
