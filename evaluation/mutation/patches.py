@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,11 @@ FIELD = SHIPPED.with_name("field")
 """The directory of patches that make the mistakes of other projects' published bugs."""
 
 SOURCES = ("native/include", "native/src", "starpullm")
+
+CONTEXT = "-U1"
+"""The less a patch has around its change, the fewer changes of others it gets in the way of."""
+
+_RENEW = "'Renew a patch'"
 
 HEADER = re.compile(
     r"Defect: (?P<defect>.+)\n(Shows: .+\n)?Caught-by: (?P<caught_by>.+)\n"
@@ -140,13 +146,51 @@ def apply_patch(patch: Patch, directory: Path, *, check_only: bool = False) -> N
     Raises
     ------
     PatchError
-        If it does not apply; the message names the file and shows the lines that were not found.
+        If it does not apply, and the message shows the lines that were not found; or if it applies to another function
+        than it names, as may happen with little context.
     """
-    command = ["git", "apply", "--verbose", *(["--check"] if check_only else []), "-"]
+    with tempfile.TemporaryDirectory(prefix="starpullm-patch-") as name:
+        before, after = Path(name, "a"), Path(name, "b")
+        for path in patch.changed_files:
+            for side in (before, after):
+                (side / path).parent.mkdir(parents=True, exist_ok=True)
+                if (directory / path).exists():
+                    shutil.copy(directory / path, side / path)
+        _apply(patch, after)
+        found, expected = functions(difference(Path(name))), functions(patch.diff)
+    if found != expected:
+        raise PatchError(f"{patch.path.name} changes {found}, expected {expected}; see docs/contributing.md, {_RENEW}")
+    if not check_only:
+        _apply(patch, directory)
+
+
+def _apply(patch: Patch, directory: Path) -> None:
     # git would leave out files that a repository around the directory does not have.
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(directory.parent), "LC_ALL": "C"}
+    command = ["git", "apply", "--verbose", "-"]
     run = subprocess.run(
         command, cwd=directory, env=environment, input=patch.diff, capture_output=True, text=True, check=False
     )
     if run.returncode != 0:
-        raise PatchError(f"{patch.path.name} does not apply; see docs/contributing.md, 'Renew a patch':\n{run.stderr}")
+        raise PatchError(f"{patch.path.name} does not apply; see docs/contributing.md, {_RENEW}:\n{run.stderr}")
+
+
+def difference(directory: Path) -> str:
+    """Return the difference between the directory's `a` and `b` as a patch has it.
+
+    Raises
+    ------
+    PatchError
+        If there is none.
+    """
+    command = ["git", "diff", "--no-index", CONTEXT, "--no-prefix", "--no-color", "--no-ext-diff", "a", "b"]
+    run = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if run.returncode != 1:
+        raise PatchError(f"found no difference between {directory}/a and {directory}/b {run.stderr}")
+    return re.sub(r"^(?:diff|index) .*\n", "", run.stdout, flags=re.MULTILINE)
+
+
+def functions(diff: str) -> list[str]:
+    """Return what each hunk says that it follows, a function's name without its parameters."""
+    headings = re.findall(r"^@@ -\S+ \+\S+ @@ ?(.*)$", diff, re.MULTILINE)
+    return [heading.partition("(")[0].split(" ")[-1].lstrip("*") for heading in headings]

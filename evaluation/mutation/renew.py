@@ -6,17 +6,24 @@ Run by hand in the root of the checkout: ``python -m evaluation.mutation.renew``
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from .patches import FIELD, SHIPPED, Patch, PatchError, apply_patch, copy_sources, find_patches, read_patch
-
-CONTEXT = "-U1"
-"""The less a patch has around its change, the fewer changes of others it gets in the way of."""
+from .patches import (
+    FIELD,
+    SHIPPED,
+    Patch,
+    PatchError,
+    apply_patch,
+    copy_sources,
+    difference,
+    find_patches,
+    functions,
+    read_patch,
+)
 
 
 def renew(path: Path, moved: Iterable[tuple[str, str]]) -> str:
@@ -39,6 +46,8 @@ def renew(path: Path, moved: Iterable[tuple[str, str]]) -> str:
     run = subprocess.run(command, cwd=directory / "b", input=diff, capture_output=True, text=True, check=False)
     if run.returncode != 0:
         return f"does not apply; make the change in {directory}/b, then use --from {directory}\n{run.stdout}"
+    if functions(difference(directory)) != functions(diff):
+        return f"changes another function; mend the change in {directory}/b, then use --from {directory}\n{run.stdout}"
     write(patch, directory)
     shutil.rmtree(directory)
     return f"written anew; look at it\n{run.stdout}"
@@ -48,11 +57,7 @@ def write(patch: Patch, directory: Path) -> None:
     """Write the difference between the directory's `a` and `b` as the patch."""
     for rejected in (directory / "b").rglob("*.rej"):
         rejected.unlink()
-    command = ["git", "diff", "--no-index", CONTEXT, "--no-prefix", "--no-color", "--no-ext-diff", "a", "b"]
-    run = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
-    if run.returncode != 1:
-        raise PatchError(f"{patch.path.name}: found no difference between {directory}/a and {directory}/b {run.stderr}")
-    diff = re.sub(r"^(?:diff|index) .*\n", "", run.stdout, flags=re.MULTILINE)
+    diff = difference(directory)
     patch.path.write_text(f"{patch.header}\n{diff}", "utf-8")
 
 

@@ -27,6 +27,14 @@ def test_patch_applies(patch: Patch, sources: Path) -> None:
         pytest.fail(str(error), pytrace=False)
 
 
+def test_a_hunk_that_applies_to_another_function_is_refused(sources: Path, tmp_path: Path) -> None:
+    path = tmp_path / "moved.patch"
+    shipped = (SHIPPED / "update_as_read_adamw.patch").read_text()
+    path.write_text(shipped.replace("@@ -184,2 +184,4 @@", "@@ -143,2 +143,4 @@"))
+    with pytest.raises(PatchError, match=r"changes \['submit_by_plan'\], expected \['insert_task'\]"):
+        apply_patch(read_patch(path), sources, check_only=True)
+
+
 def test_header_names_a_check(patch: Patch) -> None:
     known = {PROJECTS_TESTS} if patch.is_of_package else {*CHECKS, TIME_LIMIT_CATCH}
     assert patch.caught_by in {*known, NOTHING}
