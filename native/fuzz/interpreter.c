@@ -362,11 +362,6 @@ static void op_invalidate_submit(const uint64_t *a)
     starpu_data_invalidate_submit(data[a[0]].handle);
 }
 
-static void op_wont_use(const uint64_t *a)
-{
-    starpu_data_wont_use(data[a[0]].handle);
-}
-
 /* The memory nodes of CPUs are numbered from 0 on. */
 static unsigned node_of(uint64_t number)
 {
@@ -514,7 +509,6 @@ static const struct {
     OPERATION(task),          OPERATION(unpartition),
     OPERATION(unregister),    OPERATION(unregister_submit),
     OPERATION(wait),          OPERATION(wait_for_all),
-    OPERATION(wont_use),
 };
 
 static uint64_t numbers[1 << 16]; /* of the operations of a program, which tasks keep until they end */

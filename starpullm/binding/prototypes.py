@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.binding import declarations
+from starpullm.binding import declarations, structs
 from starpullm.binding.library import open_library
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK, TYPES, Handle, c_type
 from starpullm.errors import (
@@ -195,6 +195,13 @@ def names(function: str) -> Iterator[str]:
     while (name := call(function, index)) is not None:
         yield text(name)
         index += 1
+
+
+def starpu_of_build() -> tuple[str, str]:
+    """Return version and folder of the StarPU that the library and the probe were compiled for."""
+    build = structs.new("build_info")
+    call("build_info", build)
+    return text(build.starpu_version), text(build.starpu_prefix)
 
 
 def trace(name: str, *arguments: Any) -> tuple[NDArray[np.void], NDArray[np.void], list[tuple[str, int, int]]]:

@@ -12,7 +12,7 @@ _RECORD = 16
 _BLOCK = 8
 _SHARES = (
     *("nothing", *["task"] * 24, "handle", "acquire", "acquire", "acquire", "release", "wait", "wait_for_all"),
-    *("partition", "partition", "unpartition", "prefetch", "idle_prefetch", "fetch", "wont_use", "evict", "copy"),
+    *("partition", "partition", "unpartition", "prefetch", "idle_prefetch", "fetch", "nothing", "evict", "copy"),
     *("invalidate", "unregister", "pause"),
 )
 """A byte chooses one; nothing is the simplest."""
@@ -48,9 +48,7 @@ def _apply(oracle: Oracle, record: bytes) -> None:
         case "unpartition":
             oracle.unpartition(*r[1:3])
         case "prefetch" | "idle_prefetch" | "fetch" as name:
-            oracle.on_node(name, *r[1:4])
-        case "wont_use":
-            oracle.wont_use(r[1])
+            oracle.on_node(name, *r[1:3])
         case "evict":
             oracle.evict(*r[1:3])
         case "copy":

@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Self
 
-from starpullm.binding import prototypes, structs
+from starpullm.binding import prototypes
 from starpullm.errors import InvalidArgumentError, MissingDependencyError
 from starpullm.fuzz.configuration import Configuration
 from starpullm.processes.endings import signal_name
@@ -38,9 +38,7 @@ def starpu_flags() -> list[str]:
     """Return what a compiler needs for the StarPU of STARPU_PREFIX, of pkg-config, or that starpullm was built with."""
     if shutil.which("pkg-config") is None:
         raise MissingDependencyError("pkg-config: there is no such command, and it is needed to find StarPU")
-    build = structs.new("build_info")
-    prototypes.call("build_info", build)
-    for prefix in (os.environ.get("STARPU_PREFIX"), None, prototypes.text(build.starpu_prefix)):
+    for prefix in (os.environ.get("STARPU_PREFIX"), None, prototypes.starpu_of_build()[1]):
         for package in _PACKAGES:
             flags, libraries = (
                 _pkg_config(prefix, *options, package) for options in (["--cflags", "--libs"], [_LIBDIR])
@@ -89,11 +87,8 @@ class Failure:
 
     sentence: str
     details: str = ""
-
-    @property
-    def is_hang(self) -> bool:
-        """Whether the program had not ended; it takes a whole time limit to see that again."""
-        return self.sentence.startswith("had not ended")
+    is_hang: bool = False
+    """Whether the program had not ended; it takes a whole time limit to see that again."""
 
 
 class Interpreter:
@@ -180,7 +175,7 @@ class Interpreter:
             return None
         if line is None:
             details = native_stacks(process.pid, _STACK_SECONDS) if stacks else ""
-            failure = Failure(f"had not ended after {time_limit:.0f} s", details)
+            failure = Failure(f"had not ended after {time_limit:.0f} s", details, is_hang=True)
         elif line:
             failure = Failure(line)
         else:

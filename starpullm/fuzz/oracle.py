@@ -16,6 +16,7 @@ R, W, RW, SCRATCH, REDUX, COMMUTE = 1, 2, 3, 4, 8, 16 | 3
 VARIABLE, VECTOR, MATRIX = range(3)
 _WAITABLE, _SYNCHRONOUS, _TAGGED, _WITHOUT_CONSISTENCY = 1, 2, 4, 8
 _AT_ONCE, _IN_CALLBACK, _HELD = range(3)
+_ONCE = 1
 _MASK = (1 << 64) - 1
 _MAX_TASKS, _MAX_HANDLES, _MAX_CHILDREN, _MAX_PLANS, _MAX_DEPTH = 900, 240, 16, 64, 3
 
@@ -71,8 +72,7 @@ class _Handle:
 class Oracle:
     """A program under construction; `text` is complete after `end`."""
 
-    def __init__(self, unit: int, *, avoid_known: bool = True) -> None:
-        self._avoid_known = avoid_known
+    def __init__(self, unit: int) -> None:
         self.lines: list[str] = [f"starpullm-fuzz {VERSION} {unit}"]
         self.tasks = 0
         self._handles: list[_Handle] = []
@@ -177,7 +177,6 @@ class Oracle:
     def task(self, count: int, chosen: bytes, kind: int, priority: int, where: int, how: int, pause: int) -> None:
         """Submit a task; pairs of bytes choose handles and modes, the other bytes how it is submitted."""
         accesses: list[tuple[_Handle, int]] = []
-        again = 1 + kind % 3 if 200 <= kind < 210 and not self._avoid_known else 1
         by_callback = kind >= 225 and self._parents
         for i in range(1 + count % 4):
             handle = self._usable(chosen[2 * i])
@@ -185,26 +184,20 @@ class Oracle:
                 continue
             if by_callback and handle.sequential and not handle.scratch:
                 continue
-            if again > 1 and (handle.planned or handle.plans or handle.in_callback or not self._defined(handle)):
-                continue
-            mode = self._allowed(handle, MODES[chosen[2 * i + 1] % len(MODES)])
-            accesses.append((handle, RW if again > 1 and mode in (REDUX, COMMUTE) else mode))
+            accesses.append((handle, self._allowed(handle, MODES[chosen[2 * i + 1] % len(MODES)])))
         if self.tasks >= _MAX_TASKS or not accesses:
             return
         number, parent, flags = self.tasks, -1, 0
         self.tasks += 1
         if by_callback:
             parent = list(self._parents)[how % len(self._parents)]
-        elif again == 1 and 140 <= kind < 180:
+        elif 140 <= kind < 180:
             flags |= _WAITABLE
-        if again > 1:
-            self.wait_for_all()  # submitted again with implicit dependencies, it would wait for itself
-            flags |= _WITHOUT_CONSISTENCY
-        elif 180 <= kind < 190 and parent < 0:
+        if 180 <= kind < 190 and parent < 0:
             self._settle()
             flags |= _SYNCHRONOUS
-        dependencies = self._dependencies(number, accesses) if again == 1 else []
-        if again == 1 and (dependencies or kind >= 210 or any(not handle.sequential for handle, _ in accesses)):
+        dependencies = self._dependencies(number, accesses)
+        if dependencies or kind >= 210 or any(not handle.sequential for handle, _ in accesses):
             flags |= _TAGGED
             if kind % 2 and all(not handle.sequential or handle.scratch for handle, _ in accesses):
                 flags |= _WITHOUT_CONSISTENCY
@@ -212,10 +205,8 @@ class Oracle:
         # StarPU looks at the first implementation alone if it is told the worker.
         implementation = how % 2 if 100 <= how < 150 and workers != 1 else -1
         expected = self._run(number, accesses)
-        for _ in range(again - 1):
-            self._run(number, accesses)
         pause = pause if pause < 100 else 0
-        numbers = [number, again, flags, priority % 7 - 3 if priority else 0, workers, worker, implementation]
+        numbers = [number, _ONCE, flags, priority % 7 - 3 if priority else 0, workers, worker, implementation]
         numbers += [parent, pause, len(accesses), *expected, len(dependencies), *dependencies]
         line = " ".join(["task", *map(str, numbers)])
         if parent < 0:
@@ -228,7 +219,7 @@ class Oracle:
                 del self._parents[parent]
         if flags & _WAITABLE:
             self._waitable.append(number)
-        if again == 1 and not flags & _SYNCHRONOUS:
+        if not flags & _SYNCHRONOUS:
             self._parents[number] = line
 
     def wait(self, byte: int) -> None:
@@ -295,29 +286,16 @@ class Oracle:
         if self._held:
             self._emit("release", self._held.pop(0).number)
 
-    def on_node(self, name: str, byte: int, node: int, asynchronous: int) -> None:
-        """Prefetch or fetch data to a memory node."""
-        handle = self._usable(byte, whole=True) if self._avoid_known else self._usable(byte, ordered=True)
-        if handle is None or not self._defined(handle) or handle.planned or handle.plans:
-            return
-        if self._avoid_known:
-            if not handle.reduced:
-                self._emit(name, handle.number, node, 1)
-            return
-        if not asynchronous % 2:
-            self._settle()
-        self._emit(name, handle.number, node, asynchronous % 2)
+    def on_node(self, name: str, byte: int, node: int) -> None:
+        """Prefetch or fetch data to a memory node, asynchronously."""
+        handle = self._usable(byte, whole=True)
+        if handle is not None and self._defined(handle) and not handle.reduced:
+            self._emit(name, handle.number, node, 1)
 
     def evict(self, byte: int, node: int) -> None:
         """Evict data from a memory node."""
         if handle := self._usable(byte, whole=True):
             self._emit("evict", handle.number, node)
-
-    def wont_use(self, byte: int) -> None:
-        """Say that data won't be used soon."""
-        handle = self._usable(byte, ordered=True)
-        if handle and self._defined(handle) and not self._avoid_known:
-            self._emit("wont_use", handle.number)
 
     def copy(self, to: int, source: int, asynchronous: int) -> None:
         """Copy data of the same shape."""
@@ -375,7 +353,7 @@ class Oracle:
             return
         if is_plan and self._num_plans >= _MAX_PLANS:
             return
-        if self._avoid_known and (handle.reduced or not handle.home):
+        if handle.reduced or not handle.home:
             return
         self._settle()
         count = fitting[parts % len(fitting)]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from starpullm.binding import prototypes, structs
+from starpullm.binding import prototypes
 from starpullm.errors import InvalidArgumentError
 from starpullm.probe.program import ProgramEnding, find_program
 
@@ -40,20 +40,13 @@ class Starpu(NamedTuple):
         changed |= dict(sorted(self.variables.items() - known.items()))
         if changed:
             yield f"changed by the program or a script: {', '.join(map('='.join, changed.items()))}"
-        version, prefix = starpu_of_build()
+        version, prefix = prototypes.starpu_of_build()
         if not Path(self.library).resolve().is_relative_to(Path(prefix).resolve()):
             yield f"StarPU {self.version}: {self.library}; the probe was compiled for {version} in {prefix}"
 
 
 def _of_starpu(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name.startswith(("STARPU_", "HWLOC_"))}
-
-
-def starpu_of_build() -> tuple[str, str]:
-    """Return version and folder of the StarPU that the probe was compiled for."""
-    build = structs.new("build_info")
-    prototypes.call("build_info", build)
-    return prototypes.text(build.starpu_version), prototypes.text(build.starpu_prefix)
 
 
 def starpu_in(folder: Path) -> Starpu | None:
@@ -69,13 +62,13 @@ def starpu_in(folder: Path) -> Starpu | None:
 def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: Path, given: Mapping[str, str]) -> str:
     """Return a sentence about a program that ended and left no log in the folder."""
     name = program_of(command)
-    version = " in ".join(starpu_of_build())
+    version = " in ".join(prototypes.starpu_of_build())
     own = f"expected {version}, for which this package's probe was compiled, or one with its configuration"
     if (starpu := starpu_in(folder)) is not None:
         return f"{name}: found StarPU {starpu.version} ({starpu.library}), {own}"
     if _is_static(Path(find_program(name))):
         return f"{name}: is statically linked, so it can't load the probe, expected a program that uses libstarpu"
-    library, of_minor = starpu_of(name), f"/libstarpu-{starpu_of_build()[0].rpartition('.')[0]}."
+    library, of_minor = starpu_of(name), f"/libstarpu-{prototypes.starpu_of_build()[0].rpartition('.')[0]}."
     if (library and of_minor not in library) or "_probe.so' can not be loaded" in ending.stderr:
         return f"{name}: found {library or 'a StarPU'}, which can't load the probe, {own}"
     if (launcher := launcher_of(command)) and ending.status != 0:
