@@ -1,4 +1,4 @@
-/* A device's facts, its program and its calls, in OpenCL 1.2 alone: StarPU's part is in devices/codelets.c. */
+/* A device's facts, its program and its calls, in OpenCL 1.2 alone: StarPU's part is in devices/opencl.c. */
 #define CL_TARGET_OPENCL_VERSION 120
 #include "devices/device.h"
 

@@ -123,10 +123,12 @@ static size_t softmax_room(size_t T)
 static void repeat_zeros(float *dpreatt, const float *att, const float *datt, size_t t)
 {
     for (size_t t3 = 0; t3 <= t; t3++) {
+        if (dpreatt[t3] != 0.0f)
+            continue;
         float sum = 0.0f;
-        for (size_t t2 = 0; dpreatt[t3] == 0.0f && t2 <= t; t2++)
+        for (size_t t2 = 0; t2 <= t; t2++)
             sum = MULTIPLY_ADD(att[t2] * ((t2 == t3 ? 1.0f : 0.0f) - att[t3]), datt[t2], sum);
-        dpreatt[t3] = dpreatt[t3] == 0.0f ? sum : dpreatt[t3];
+        dpreatt[t3] = sum;
     }
 }
 
