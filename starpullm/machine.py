@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,18 @@ def full_partitions(cores: int, max_workers: int, max_contexts: int) -> tuple[st
         for workers in range(1, cores + 1)
         if cores % workers == 0 and (workers == cores or workers <= max_contexts - 2)
     )
+
+
+def crowded_partitions(cores: int, max_workers: int, max_contexts: int) -> list[str]:
+    """Return partitions with more workers or threads than there are cores, as far as this StarPU can have them."""
+    workers = [f"{number}x1" for number in (cores + 1, 2 * cores + 1) if number <= max_workers]
+    return workers + [f"{cores}x2"] * (2 * cores <= max_workers and cores <= max_contexts - 2)
+
+
+def with_cores_for(partition: str) -> dict[str, str]:
+    """Return the environment in which hwloc finds enough cores for a partition, if this machine has fewer."""
+    needed = prod(map(int, partition.split("x")))
+    return {"HWLOC_SYNTHETIC": f"numa:1 core:{needed} pu:1"} if needed > count_cores() else {}
 
 
 def _blas() -> str:

@@ -372,6 +372,7 @@ CHECKS: dict[str, Check] = {
     "reuse": registered("handle reuse", "ordered"),
     "accesses": registered("accesses", "ordered", "tree", place=ONE),
     "runtime graph": registered("runtime graph", "ordered", "tree"),
+    "priorities": registered("priorities", "ordered", place=ONE),
     "poison": registered("poison", "ordered"),
     "gradient error": registered("gradient bounds", *ALL),
     "loss falls": registered("loss falls", "ordered"),

@@ -6,6 +6,7 @@ MODULES = (
     "dependencies.runtime_graph",
     "dependencies.observed_order",
     "dependencies.reuse",
+    "dependencies.priorities",
     "reduction",
     "learning",
     "same_bits",

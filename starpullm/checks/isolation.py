@@ -19,7 +19,7 @@ from starpullm.binding import allocations
 from starpullm.checks.check_context import CheckContext, StandaloneContext
 from starpullm.checks.result import Result, worst_of
 from starpullm.errors import StateError
-from starpullm.machine import inspect_machine
+from starpullm.machine import inspect_machine, with_cores_for
 from starpullm.options import RuntimeConfiguration
 from starpullm.processes import Comm
 from starpullm.processes.children import Answered, Child, Lost, Reply, find_function, location_of
@@ -140,7 +140,7 @@ class Pool:
             _answer_checks,
             {"directory": self._directory.name, "configuration": None if alone else where},
             ranks=where if isinstance(where, int) else where.ranks,
-            environment={**self._environment, **added},
+            environment={**self._environment, **({} if alone else with_cores_for(where.partition)), **added},
             request_name="the check",
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from starpullm.checks.cases import REPRODUCIBLE, Case, find_record
+from starpullm.checks.cases import REPRODUCIBLE, Case, SuiteOptions, find_record
 from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.check_context import CheckContext
 from starpullm.checks.execution_order import execution_order
@@ -25,6 +25,8 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files.checkpoint import Checkpoint, write_checkpoint
 from starpullm.files.model import ModelConfig
 from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
+from starpullm.options import RuntimeConfiguration
+from starpullm.runtime import Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +256,25 @@ class DenormalGradients(GradientBounds):
                 errors = self.errors(trainer.tensor, trainer.config, inputs, case.sub_batches)
                 gradients = [trainer.tensor("grads", name) for name in trainer.tensor_names("grads")]
         return self.of_errors(errors, count_denormals(gradients))
+
+
+@check
+class ManyContributions(GradientBounds):
+    """Compare gradients as gradient bounds does, where odd numbers of workers contribute to the sums of ``redux``."""
+
+    claim = "sums of odd numbers of workers' contributions are within their error bounds"
+    needs = Needs(ranks=(1, 1))
+    without_cases = "no placement of runs with delays has an odd number of workers, or redux isn't chosen"
+
+    def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
+        """Yield records with more sub-batches than workers, and with as many."""
+        for record in ("single", "odd") if "redux" in options.reductions and self.placements(options, ranks) else ():
+            yield Case(record, find_record(record).batch_size, "redux", seed=options.seed)
+
+    def placements(self, options: SuiteOptions, ranks: int) -> Sequence[RuntimeConfiguration | None]:
+        """Return those of runs with delays that have an odd number of workers, and more than one."""
+        places = [(place, Partition.parse(place.partition).workers) for place in options.perturbing_configurations]
+        return [place for place, workers in places if workers > 1 and workers % 2]
 
 
 def count_denormals(tensors: Iterable[NDArray[np.float32]]) -> int:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain, product
+from itertools import chain, cycle, product
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -288,22 +288,32 @@ class Options:
 
     @property
     def perturbing_configurations(self) -> list[RuntimeConfiguration]:
-        """The partition with the most workers, with the chosen schedulers or else with each of `PERTURBING`."""
+        """The chosen schedulers, or else each of `PERTURBING`, with the partition that has the most workers.
+
+        Unless partitions are chosen, they take turns with partitions that have more workers than there are cores.
+        """
+        from starpullm.machine import count_cores, crowded_partitions
         from starpullm.runtime import Partition
 
-        partition = max(self._partitions(1), key=lambda text: Partition.parse(text).workers)
-        return [RuntimeConfiguration(partition, scheduler) for scheduler in self.schedulers or PERTURBING]
+        partitions = [max(self._partitions(1), key=lambda text: Partition.parse(text).workers)]
+        if "all" in self.partition:
+            partitions += crowded_partitions(count_cores(), *self._limits)
+        return list(map(RuntimeConfiguration, cycle(partitions), self.schedulers or PERTURBING))
+
+    @property
+    def _limits(self) -> tuple[int, int]:
+        from starpullm.binding.library import find_library, starpu_limits
+
+        try:
+            return starpu_limits(find_library())
+        except StarpullmError as error:
+            raise UnknownMachineError(f"this machine can't be inspected: {error}") from error
 
     def _partitions(self, ranks: int) -> list[str]:
         """Return the chosen partitions. Tests are named by them, so nothing is started or loaded to find them."""
-        from starpullm.binding.library import find_library, starpu_limits
         from starpullm.machine import count_cores, full_partitions
 
-        try:
-            limits = starpu_limits(find_library())
-        except StarpullmError as error:
-            raise UnknownMachineError(f"this machine can't be inspected: {error}") from error
-        own = full_partitions(max(count_cores() // ranks, 1), *limits)
+        own = full_partitions(max(count_cores() // ranks, 1), *self._limits)
         groups = (["1x1", *reversed(own)] if text == "all" else [text] for text in self.partition)
         return list(dict.fromkeys(chain(*groups)))
 

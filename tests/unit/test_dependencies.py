@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from starpullm.checks.dependencies.observed_order import ObservedOrder, observe, violation_text
+from starpullm.checks.dependencies.priorities import Priorities
 from starpullm.checks.dependencies.reuse import HandleReuse, typical_durations
 from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
 from starpullm.checks.result import Outcome
@@ -389,3 +390,22 @@ def test_typical_durations_are_the_shortest_of_like_tasks() -> None:
 
 
 # ---- Results ----
+
+
+@pytest.mark.parametrize(
+    ("starts", "found"),
+    [
+        ((0, 30, 10, 20, 40), []),
+        # Task 3 becomes ready with the end of task 2, before the one of the lowest priority.
+        ((0, 20, 10, 30, 40), ["work (step 0): found priority -1, expected 1"]),
+        ((10, 0, 20, 30, 40), ["work (step 0): found priority -1, expected 0"]),
+        ((0, 40, 10, 20, 30), ["work (step 0): found priority -2, expected -1"]),
+    ],
+)
+def test_priorities_of_ready_tasks(starts: Sequence[int], found: Sequence[str]) -> None:
+    """The first task is all that is ready beside the second; the last choice is none."""
+    trace = make_trace([[(0, W)], [(1, W)], [(0, RW)], [(0, RW)], [(2, W)]], starts=starts)
+    trace.tasks["priority"] = (0, -1, 0, 1, -2)
+    result = Priorities().judge(trace)
+    assert [finding.sentence for finding in result.findings] == found
+    assert (result.outcome, result.compared) == (Outcome.FAILED if found else Outcome.PASSED, 4)

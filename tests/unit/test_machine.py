@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 
 import pytest
 
 from starpullm.binding.library import starpu_limits
 from starpullm.errors import LibraryNotFoundError
-from starpullm.machine import available_cores, count_cores, full_partitions, handle_bytes
+from starpullm.machine import (
+    available_cores,
+    count_cores,
+    crowded_partitions,
+    full_partitions,
+    handle_bytes,
+    with_cores_for,
+)
+from starpullm.runtime import Partition
 
 
 @pytest.mark.parametrize(
@@ -25,6 +34,28 @@ from starpullm.machine import available_cores, count_cores, full_partitions, han
 )
 def test_partitions_that_starpu_can_take(cores: int, workers: int, contexts: int, expected: tuple[str, ...]) -> None:
     assert full_partitions(cores, workers, contexts) == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "contexts", "expected"),
+    [
+        (1, 128, 10, ["2x1", "3x1", "1x2"]),
+        (2, 128, 10, ["3x1", "5x1", "2x2"]),
+        (16, 128, 10, ["17x1", "33x1"]),
+        (2, 4, 0, ["3x1"]),
+    ],
+)
+def test_partitions_with_more_workers_than_cores(
+    cores: int, workers: int, contexts: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert crowded_partitions(cores, workers, contexts) == expected
+    monkeypatch.setenv("HWLOC_SYNTHETIC", f"core:{cores}")
+    assert with_cores_for(f"{cores}x1") == {}
+    for partition in expected:
+        for name, topology in with_cores_for(partition).items():
+            monkeypatch.setenv(name, topology)
+        assert count_cores() == prod(Partition.parse(partition))
+        monkeypatch.setenv("HWLOC_SYNTHETIC", f"core:{cores}")
 
 
 @pytest.mark.parametrize(

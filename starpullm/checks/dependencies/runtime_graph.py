@@ -17,6 +17,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.graph.required_order import AccessLists, edge_text, graph_of, task_flow
 from starpullm.graph.task_graph import Edge, TaskGraph
 from starpullm.trace import AccessMode, Trace
+from starpullm.trainer import Trainer
 
 
 @check
@@ -36,15 +37,7 @@ class RuntimeGraph(Check):
     def run(self, context: CheckContext, case: Case) -> Result:
         """Hold back the tasks of steps after the first: StarPU forgets the successors of tasks that have run."""
         with traced_trainer(context, case) as trainer:
-            first, *held = (local_batch(trainer, case.seed, number) for number in range(STEPS - 1))
-            trainer.submit(*first)
-            trainer.wait()
-            trainer.clear_trace()
-            observer = Observer(trainer)
-            observer.hold()
-            for batch in held:
-                trainer.submit(*batch)
-            edges = observer.release()
+            edges = run_held_steps(trainer, case.seed)
             return self.judge(trainer.trace(), edges)
 
     def judge(self, trace: Trace, runtime_edges: ArrayLike) -> Result:
@@ -76,6 +69,19 @@ class RuntimeGraph(Check):
             missing=[ids[list(pair)].tolist() for pair in list(missing)[:MAX_LISTED]],
             superfluous=[ids[list(pair)].tolist() for pair in pairs[:MAX_LISTED]],
         )
+
+
+def run_held_steps(trainer: Trainer, seed: int) -> NDArray[np.int64]:
+    """Submit steps after the first, let none of their tasks run before the last is there, and return StarPU's edges."""
+    first, *held = (local_batch(trainer, seed, number) for number in range(STEPS - 1))
+    trainer.submit(*first)
+    trainer.wait()
+    trainer.clear_trace()
+    observer = Observer(trainer)
+    observer.hold()
+    for batch in held:
+        trainer.submit(*batch)
+    return observer.release()
 
 
 def _contracted(edges: NDArray[np.int64], position_of: dict[int, int]) -> list[tuple[int, int]]:
