@@ -205,6 +205,15 @@ prepare_systems() {
     prepare_tests "the tests with other systems" "${packages[@]}"
 }
 
+# OpenCL's headers, with which StarPU is built, and a device that is made of the CPU.
+prepare_devices() {
+    [[ $COMMAND == tox ]] || return 0
+    local packages=()
+    { pkg-config --exists OpenCL; } 2>/dev/null || packages+=(ocl-icd-opencl-dev)
+    compgen -G '/etc/OpenCL/vendors/*.icd' >/dev/null || packages+=(pocl-opencl-icd)
+    prepare_tests "the tests with devices" "${packages[@]}"
+}
+
 # Only in a container that starts no services: elsewhere a server would listen on the machine's own network from then on.
 prepare_hosts() {
     [[ $COMMAND == tox && $EUID == 0 && -x /usr/sbin/policy-rc.d && ! -d /run/systemd/system ]] || return 0
@@ -259,6 +268,7 @@ main() {
     esac
     COMMAND=${1:-}
     take_lock
+    prepare_devices
     plan
     prepare_system
     prepare_browser

@@ -12,9 +12,15 @@ STARPU_WORK=$CACHE/starpu-build
 STARPU_OPTIONS=(
     --enable-parallel-worker --enable-max-sched-ctxs=64 --enable-maxcpus=256 --enable-maxnodes=8
     --disable-build-doc --disable-build-tests --disable-build-examples --disable-starpufft --disable-fortran
-    --disable-starpupy --disable-fxt --disable-papi --disable-glpk --disable-opencl --disable-cuda --disable-hip
+    --disable-starpupy --disable-fxt --disable-papi --disable-glpk --disable-cuda --disable-hip
     --disable-static --disable-dependency-tracking
 )
+
+# OpenCL is built in where its headers are: without devices it takes nothing of a handle, a task or a start.
+starpu_options() {
+    printf '%s\n' "${STARPU_OPTIONS[@]}"
+    if pkg-config --exists OpenCL 2>/dev/null; then echo --enable-opencl; else echo --disable-opencl; fi
+}
 
 : "${STARPU_ARCHIVE:=https://files.inria.fr/starpu/starpu-1.4.10/starpu-1.4.10.tar.gz}"
 STARPU_ARCHIVE_SHA256=8f35f59c337ba109e5ef5fb4f6331b4845d524921e184fcc89f2ecac60faaf03
@@ -85,7 +91,8 @@ starpu_library_dir() {
 
 # What a cached build was made with and where; a moved checkout or other options make it stale.
 starpu_recipe() {
-    printf '%s\n' "$STARPU_CACHE" "${STARPU_OPTIONS[@]}"
+    printf '%s\n' "$STARPU_CACHE"
+    starpu_options
 }
 
 # 0 and STARPU_FOUND if there is a usable StarPU. STARPU_PREFIX, when set, is the only place that counts.
@@ -244,7 +251,8 @@ starpu_fetch_source() {
 }
 
 starpu_configure() {
-    local version
+    local version options
+    mapfile -t options < <(starpu_options)
     [[ -r $STARPU_WORK/source/configure ]] ||
         { echo "no configure script in StarPU's source; run ./autogen.sh there first"; return 1; }
     version=$(sed -n "s/^PACKAGE_VERSION='\(.*\)'/\1/p" "$STARPU_WORK/source/configure")
@@ -253,7 +261,7 @@ starpu_configure() {
     cd "$STARPU_WORK/build"
     # Debian's patches leave Makefile.am newer than Makefile.in: the autotools must not start over (nor be needed).
     # StarPU 1.5 has parallel workers only with its OpenMP runtime, which 1.4 has by default.
-    ../source/configure --prefix="$STARPU_CACHE" "${STARPU_OPTIONS[@]}" --enable-openmp ACLOCAL=: AUTOCONF=: AUTOHEADER=: AUTOMAKE=:
+    ../source/configure --prefix="$STARPU_CACHE" "${options[@]}" --enable-openmp ACLOCAL=: AUTOCONF=: AUTOHEADER=: AUTOMAKE=:
 }
 
 starpu_compile() {

@@ -13,7 +13,7 @@ from starpullm.commands.main import EXIT_DIFFERENT, refuse_ranks
 from starpullm.commands.render import OUT, progress_bar
 from starpullm.files.header import file_errors
 from starpullm.files.model import num_parameters
-from starpullm.machine import inspect_machine
+from starpullm.machine import machine_info
 from starpullm.training import demo as demo_run
 from starpullm.training.generate import continue_text
 from starpullm.training.loop import StepReport
@@ -30,7 +30,7 @@ def command(output: Path) -> None:
     start = time.perf_counter()
     with file_errors(output, "made"):
         output.mkdir(parents=True, exist_ok=True)
-    config, cores = demo_run.CONFIG, inspect_machine()["cores"]
+    config, cores = demo_run.CONFIG, machine_info().cores
     (untrained, tokens), trained = demo_run.prepare(output), output / "trained.bin"
     OUT.print(
         f"A GPT-2 of {num_parameters(config)} parameters ({config.num_layers} layers, {config.channels} channels) "

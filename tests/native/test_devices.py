@@ -127,6 +127,16 @@ def test_none_for_all() -> None:
     assert_command_refused(run, "devices: found 0 OpenCL devices that StarPU can use, expected 1")
 
 
+def platforms_of_start() -> bool:
+    """Whether a start loads the platform of CPUs."""
+    started()
+    return "/libpocl" in Path("/proc/self/maps").read_text()
+
+
+def test_start_without_devices_loads_no_platform(a_device: None) -> None:
+    assert not run_function(platforms_of_start, environment=ON_CPUS)
+
+
 def train(model: str, options: dict[str, int], instruments: dict[str, bool]) -> Reply:
     def attempted() -> None:
         with Runtime(**options) as runtime:  # type: ignore[arg-type]

@@ -118,7 +118,8 @@ static status check_devices(const struct starpullm_runtime_options *options)
     const int found = devices_wanted(ALL_DEVICES);
     if (found == 0 || wanted > found)
         return invalid_argument("devices: found %d OpenCL devices that StarPU can use, expected %d (it has them if "
-                                "configured with --enable-opencl, and takes a CPU with STARPU_OPENCL_ON_CPUS=1)",
+                                "configured with --enable-opencl, takes a CPU with STARPU_OPENCL_ON_CPUS=1, and finds "
+                                "none in a process that had a runtime without devices before)",
                                 found, wanted > 0 ? wanted : 1);
     return STARPULLM_OK;
 }
