@@ -18,7 +18,6 @@ from starpullm.checks.references import record_trainer
 from starpullm.data.generator import generate_checkpoint, generate_tokens, generated_tokens_sha256
 from starpullm.errors import FormatError, InvalidArgumentError
 from starpullm.golden.records import GoldenRecord, layer_name
-from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime
 from starpullm.schedules import number_of_pipelines
 from starpullm.trace import Trace
@@ -86,8 +85,7 @@ def new_trainer(context: CheckContext, record: GoldenRecord, **options: Any) -> 
     runtime = context.runtime
     local_sequences(runtime, record.batch_size, f"{record.name}: its", options.get("stages", 1))
     trainer = record_trainer(runtime, record, context.checkpoint(record), **{"steps_in_flight": STEPS - 2, **options})
-    # The guard is inside: a trainer that is closed waits for the other ranks.
-    with trainer, guarded(runtime.comm):
+    with trainer:
         yield trainer
 
 

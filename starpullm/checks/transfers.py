@@ -21,7 +21,6 @@ from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import STEPS, checkpoint_in, trace_steps
 from starpullm.golden.records import shipped_record
 from starpullm.graph.work import work_of
-from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime
 from starpullm.schedules import number_of_pipelines
 from starpullm.trace import Trace
@@ -84,10 +83,7 @@ class Transfers(Check):
                 rank, ranks = runtime.rank, runtime.ranks
                 record = replace(_TINY, batch_size=_SEQUENCES * number_of_pipelines(ranks, case.stages))
                 checkpoint = checkpoint_in(context.directory / str(rank), _TINY)
-                with (
-                    record_trainer(runtime, record, checkpoint, trace=True, **settings) as trainer,
-                    guarded(runtime.comm),
-                ):
+                with record_trainer(runtime, record, checkpoint, trace=True, **settings) as trainer:
                     trace = trace_steps(trainer, _SEED)
             found = Sent.printed(output(), rank)
         expected = required_messages(trace, owners_of(trace, _SUB_BATCHES, case.stages), ranks)[rank]

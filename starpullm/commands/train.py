@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 from starpullm.commands import options
-from starpullm.commands.main import all_ranks, exit_status
+from starpullm.commands.main import all_ranks
 from starpullm.commands.render import OUT, json_number, note, print_json, progress_bar
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import InvalidArgumentError, NotFiniteError, StarpullmError
@@ -25,7 +25,7 @@ from starpullm.files.header import file_errors
 from starpullm.files.model import ModelConfig
 from starpullm.options import settings_of
 from starpullm.processes.progress import OwnReport, report_phase
-from starpullm.processes.ranks import check_same_options, failing_together, guarded
+from starpullm.processes.ranks import check_same_options, failing_together
 from starpullm.resume import TrainingState, training_state
 from starpullm.runtime import Runtime, runtime_options
 from starpullm.schedules import number_of_pipelines
@@ -203,7 +203,6 @@ def _train(
             **{name: getattr(run, name) for name in ("batch_size", "seq_len", "learning_rate", "eps", "weight_decay")},
             **settings_of(run),
         ) as trainer,
-        guarded(runtime.comm, exit_status),
         loss_log(run.log if runtime.rank == 0 else None, state.step if state else -1) as log,
     ):
         if saved_steps and states:

@@ -375,9 +375,10 @@ def _serve(service: Service, address: str, comm: Comm | None) -> None:
 def _attempt(comm: Comm | None, function: Callable[[Any], Any], argument: object) -> dict[str, Any]:
     """Return a function's result as a message, or an exception; a rank that raises ends all ranks."""
     try:
-        with guarded(comm):
-            return {"value": function(argument)}
+        return {"value": function(argument)}
     except Exception as error:
+        if comm is not None:
+            raise
         kind = type(error).__name__
         stack = "" if isinstance(error, StarpullmError) else f"\n{traceback.format_exc()}"
         return {"kind": kind, "sentence": str(error), "text": f"{kind}: {error}".rstrip(": ") + stack}

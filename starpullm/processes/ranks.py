@@ -89,14 +89,15 @@ def guarded(comm: Comm | None, exit_status: Callable[[BaseException], int] = def
 
     `exit_status` turns an exception into an exit status; 0 means that the exception is not a failure.
 
-    Every rank has to enter and leave the block, in the main thread, and to leave it before it closes a trainer or a
-    runtime, because closing these waits for the other ranks. Blocks may be nested.
+    Every rank has to enter and leave the block, in the main thread. Blocks may be nested. The blocks of runtimes and
+    trainers inside it (see `CommonBlocks`) end with the same statuses.
     """
     if comm is None:
         yield
         return
     with SignalWatch(comm.Get_rank()) as watch:
         own = comm.Dup()  # other ranks may be in the middle of an operation on `comm`
+        outer, _Guard.exit_status = _Guard.exit_status, exit_status
         try:
             yield
             _leave_regularly(own)
@@ -110,6 +111,7 @@ def guarded(comm: Comm | None, exit_status: Callable[[BaseException], int] = def
                 raise
             raise SystemExit(status) from error
         finally:
+            _Guard.exit_status = outer
             own.Free()  # all ranks get here
 
 
@@ -132,14 +134,16 @@ class CommonBlocks:
 
         A rank whose block has raised waits a second. If the other ranks have left theirs by then, with or without an
         exception, and have made the same calls, each closes, and the exception goes on. Otherwise the rank writes the
-        exception and its own last report to standard error and ends all ranks by ``MPI_Abort``.
+        exception and its own last report to standard error and ends all ranks by ``MPI_Abort``. Outside `guarded` what
+        it writes has the traceback.
         """
         entered, self._entered = self._entered, self._entered - 1
-        status = 0 if error is None or isinstance(error, GeneratorExit) else default_exit_status(error)
+        exit_status = _Guard.exit_status or default_exit_status
+        status = 0 if error is None or isinstance(error, GeneratorExit) else exit_status(error)
         if error is None or not status:
             _leave_regularly(self._comm, entered)
         elif not hasattr(error, _LEFT_TOGETHER):
-            reason = _reason(error, status, traced=isinstance(error, Exception))
+            reason = _reason(error, status, traced=_Guard.exit_status is None and isinstance(error, Exception))
             with SignalWatch(self._comm.Get_rank()) as watch:
                 all_fail = _leave_failing(self._comm, watch, reason, entered)
             if all_fail:  # the outer blocks needn't ask again; closing takes some ranks longer than others
@@ -266,6 +270,12 @@ def _reason(error: BaseException, status: int, *, traced: bool = False) -> _Reas
     if isinstance(error, StarpullmError) and not traced:
         return _Reason(status, str(error))
     return _Reason(status, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+
+
+class _Guard:
+    """The innermost `guarded` block of this process."""
+
+    exit_status: Callable[[BaseException], int] | None = None
 
 
 class _Calls:

@@ -65,13 +65,10 @@ def serve(
 def open_trainer(workload: Workload, checkpoint: Path, comm: Comm | None, *, trace: bool) -> Iterator[Trainer]:
     """Provide this rank's trainer of a workload, in a runtime of its own; no step has been run yet."""
     report_phase("loading the model")
-    # Inside a runtime and a trainer too: closing these waits for the other ranks, so an error has to end them.
     with (
         guarded(comm, _exit_status),
         Runtime(workload.partition, workload.scheduler, comm, **runtime_options(workload)) as runtime,
-        guarded(comm, _exit_status),
         Trainer(runtime, checkpoint, **workload.of_each_rank, trace=trace) as trainer,
-        guarded(comm, _exit_status),
     ):
         yield trainer
 
