@@ -82,7 +82,7 @@ def pipeline(
     else:
         weights = schedule == SCHEDULES[2]
         counts = [workers * (count + 2 if weights else count - stage) for stage in range(count)]
-        passes = ahead([min(sets or sub_batches, of) for of in counts], sub_batches, weights=weights)
+        passes = ahead([min(sets or sub_batches, count) for count in counts], sub_batches, weights=weights)
     options.passes = (structs.TYPES["pass"] * len(passes))(*map(_pass, passes))
     options.num_passes = len(passes)
     return options

@@ -136,7 +136,7 @@ class Poison(_Instrumented):
         accesses = _accesses(trace)
         sizes = np.array([handle.bytes for handle in trace.handles], np.int64) // _ELEMENT_BYTES
         modes, elements = accesses["mode"], sizes[accesses["handle"]]
-        written, searched = (elements[of].sum() for of in (modes == AccessMode.WRITE, modes != AccessMode.READ))
+        written, searched = (elements[chosen].sum() for chosen in (modes == AccessMode.WRITE, modes != AccessMode.READ))
         unlike = []
         if counts.poisoned != written:
             unlike.append(f"{counts.poisoned} elements were poisoned before tasks, expected {written}")

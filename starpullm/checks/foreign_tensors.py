@@ -80,7 +80,7 @@ def _distance(expected: NDArray[np.float32], found: NDArray[np.float32]) -> floa
 
 def _read_step(folder: Path, step: int, expected: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]]:
     """Return the tensors of a step by name; `FormatError` is raised for one that isn't float32 with its shape."""
-    found = [path for of in (".npz", ".safetensors") if (path := folder / f"step-{step}{of}").exists()]
+    found = [path for suffix in (".npz", ".safetensors") if (path := folder / f"step-{step}{suffix}").exists()]
     if len(found) != 1:
         raise FormatError(f"{folder}: expected step-{step}.npz or .safetensors, found {'both' if found else 'neither'}")
     tensors = dict(_arrays(found[0]))

@@ -52,7 +52,9 @@ def compare_step(
         ("tanhf or coshf", "activation_grads/fch", dacts["fch"], "gelu_backward", "dinp", backward),
         ("powf", "params/wpe", params, "adamw_update", "params", update),
     ):
-        own, platform = (_differences(values, Kernel(of, kernel), output, arguments) for of in (plain, "platform"))
+        own, platform = (
+            _differences(values, Kernel(version, kernel), output, arguments) for version in (plain, "platform")
+        )
         yield Compared(function, tensor, values.size, own, platform)
 
 
@@ -61,10 +63,10 @@ def uses_platform(library: object, compared: Sequence[Compared]) -> bool:
 
     `InvalidArgumentError` is raised for a function that is neither, and for functions of both kinds.
     """
-    other = [of for of in compared if of.not_local]
-    strange = [of for of in compared if of.not_platform]
+    other = [function for function in compared if function.not_local]
+    strange = [function for function in compared if function.not_platform]
     if other and strange:
-        neither = [of for of in other if of.not_platform]
+        neither = [function for function in other if function.not_platform]
         found = str(neither[0]) if neither else f"{other[0]} and {strange[0]}"
         raise InvalidArgumentError(
             f"{library}: found {found}, expected all functions correctly rounded or all of this machine's libm: was it "
@@ -75,7 +77,7 @@ def uses_platform(library: object, compared: Sequence[Compared]) -> bool:
 
 def _differences(values: NDArray[np.float32], kernel: Kernel, output: str, arguments: Mapping[str, Any]) -> int:
     """Return in how many elements a kernel's output is another; the arguments stay as they are."""
-    outputs = {of.name: arguments[of.name].copy() for of in kernel.parameters if of.output}
+    outputs = {parameter.name: arguments[parameter.name].copy() for parameter in kernel.parameters if parameter.output}
     kernel({**arguments, **outputs})
     found = outputs[output]
     same = (found.view(np.uint32) == values.view(np.uint32)) | (np.isnan(found) & np.isnan(values))

@@ -104,7 +104,9 @@ def leaking_places(sites: Sequence[Site], own: str, repetitions: int) -> list[tu
             else sum(site.live for site in of_place) >= repetitions
         )
     ]
-    return sorted(leaking, key=lambda of: (of[0].module != own, -sum(site.live_bytes for site in of), of[0].offset))
+    return sorted(
+        leaking, key=lambda sites: (sites[0].module != own, -sum(site.live_bytes for site in sites), sites[0].offset)
+    )
 
 
 def allocated_at(site: Site) -> str:

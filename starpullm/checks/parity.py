@@ -317,5 +317,5 @@ def _describe_first(record: GoldenRecord, reference: Reference, found: _Found, n
         found.rows, found.facts = compared.rows(), compared.facts()
     found.rows["expected values"] = expected.source
     workers = (f"worker {task.worker} of " if task.worker >= 0 else "" for _, task in writers)  # a transfer has none
-    named = [f"{task} on {of}rank {task.rank}" for of, (_, task) in zip(workers, writers, strict=True)]
+    named = [f"{task} on {worker}rank {task.rank}" for worker, (_, task) in zip(workers, writers, strict=True)]
     found.rows["written last by"] = "; ".join(named) or "no task of this step"

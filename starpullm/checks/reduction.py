@@ -104,7 +104,7 @@ def multiplicities(actual: ArrayLike, contributions: Mapping[str, GradientRefere
     sum of the contributions, each taken that many times, differs from the actual sum by at most its limit everywhere.
     """
     values, parts = np.asarray(actual, np.float64), list(contributions.values())
-    if not all(np.isfinite(of).all() for of in (values, *(part.value for part in parts))):
+    if not all(np.isfinite(array).all() for array in (values, *(part.value for part in parts))):
         return None
     # Gradients are small; without a scale their squares could underflow.
     scale = max((np.abs(part.value).max(initial=0) for part in parts), default=0) or 1.0

@@ -67,8 +67,11 @@ class Result:
 
     def lines(self) -> list[str]:
         """Return the text: check, place, outcome and sentence, then the details."""
-        place = "".join(f" {word} {of}" for word, of in (("of", self.where), ("on", self.ranks)) if of)
-        return [f"{self.check}{place}: {self.outcome.value}: {self.sentence}", *(f"  {of}" for of in self.details())]
+        place = "".join(f" {word} {value}" for word, value in (("of", self.where), ("on", self.ranks)) if value)
+        return [
+            f"{self.check}{place}: {self.outcome.value}: {self.sentence}",
+            *(f"  {line}" for line in self.details()),
+        ]
 
     def first_lines(self, most: int) -> list[str]:
         """Return at most so many lines; another one says how many are missing."""

@@ -59,7 +59,9 @@ class BitStability(SameBits):
                     yield Case(record, reduction=reduction, seed=options.seed, counts=counts)
                 elif PROMISES[reduction] is Promise.FIXED_BITS:
                     shared = [count for count in counts if ranks * count > 1]
-                    yield from (Case(record, reduction=reduction, seed=options.seed, counts=[of]) for of in shared)
+                    yield from (
+                        Case(record, reduction=reduction, seed=options.seed, counts=[count]) for count in shared
+                    )
 
     def parts(
         self, options: SuiteOptions, ranks: int, case: Case, placement: RuntimeConfiguration | None

@@ -122,7 +122,7 @@ def _check_threads(expect: Expectations, context: StandaloneContext, partition: 
     whose = f"of {partition} on each of {len(ranks_here)} ranks, {cores} cores"
     expect.equal(f"threads of each worker {whose}", [threads] * workers, list(map(len, mine)))
     if cores < workers * threads * len(ranks_here):
-        units = {of for rank in ranks_here for worker in rank for of in worker}
+        units = {units_of_thread for rank in ranks_here for worker in rank for units_of_thread in worker}
         expect.equal(f"units of each thread {whose}", {frozenset(os.sched_getaffinity(0))}, units)
     else:
         _check_apart(expect, whose, ranks_here)
@@ -142,7 +142,7 @@ def check_binding(expect: Expectations, runtime: Runtime, before: Collection[int
 
 
 def _check_apart(expect: Expectations, whose: str, ranks_here: list[list[list[frozenset[int]]]]) -> None:
-    units = [of for rank in ranks_here for worker in rank for of in worker]
+    units = [units_of_thread for rank in ranks_here for worker in rank for units_of_thread in worker]
     expect.equal(f"numbers of units of each thread {whose}", {1}, set(map(len, units)))
     expect.equal(f"units of all threads {whose}", len(units), len(frozenset().union(*units)))
 
@@ -151,7 +151,7 @@ def _of_ranks_here(own: list[list[frozenset[int]]], comm: Comm | None) -> list[l
     """Return what each rank on this machine has, given that of this rank."""
     node = os.uname().nodename
     of_ranks = comm.allgather((node, own)) if comm else [(node, own)]
-    return [of for where, of in of_ranks if where == node]
+    return [workers for where, workers in of_ranks if where == node]
 
 
 def _step(runtime: Runtime, directory: Path) -> None:

@@ -166,23 +166,23 @@ def _peer(run: SimpleNamespace, name: str) -> Variant:
 
 
 _COLUMNS: dict[str, Callable[[Throughput], str]] = {
-    "tokens/ms": lambda of: f"{of.tokens_per_ms:.4g}",
-    "GFLOP/s": lambda of: f"{of.matmul_gflops:.4g}",
-    "limit": lambda of: f"{of.matmul_limit_gflops:.4g}",
-    "with FMA": lambda of: "-" if of.fma_peak_gflops is None else f"{of.fma_peak_gflops:.4g}",
-    "of limit": lambda of: "noise" if of.was_disturbed else f"{of.fraction_of_limit:.1%}",
-    "kernels": lambda of: f"{of.kernel_fraction:.1%}",
-    "StarPU": lambda of: f"{of.runtime_overhead_fraction:.1%}",
-    "waiting": lambda of: f"{of.waiting_fraction:.1%}",
-    "memory": lambda of: f"{of.peak_rss_bytes / 2**20:.0f} MiB",
+    "tokens/ms": lambda speed: f"{speed.tokens_per_ms:.4g}",
+    "GFLOP/s": lambda speed: f"{speed.matmul_gflops:.4g}",
+    "limit": lambda speed: f"{speed.matmul_limit_gflops:.4g}",
+    "with FMA": lambda speed: "-" if speed.fma_peak_gflops is None else f"{speed.fma_peak_gflops:.4g}",
+    "of limit": lambda speed: "noise" if speed.was_disturbed else f"{speed.fraction_of_limit:.1%}",
+    "kernels": lambda speed: f"{speed.kernel_fraction:.1%}",
+    "StarPU": lambda speed: f"{speed.runtime_overhead_fraction:.1%}",
+    "waiting": lambda speed: f"{speed.waiting_fraction:.1%}",
+    "memory": lambda speed: f"{speed.peak_rss_bytes / 2**20:.0f} MiB",
 }
 _NUM_OPERATIONS = 5
 
 
 def _name(workload: Workload, workloads: Sequence[Workload]) -> str:
     """Return a workload's name in the table of all, of the same length for all."""
-    several = len({of.batch_size for of in workloads}) > 1
-    names = {of: f"B = {of.batch_size}, {of}" if several else str(of) for of in workloads}
+    several = len({each.batch_size for each in workloads}) > 1
+    names = {each: f"B = {each.batch_size}, {each}" if several else str(each) for each in workloads}
     return names[workload].ljust(max(map(len, ("configuration", *names.values()))))
 
 
@@ -194,7 +194,7 @@ def _print_result(results: Sequence[Throughput | SpeedComparison], workloads: Se
         return
     name = _name(first, workloads)
     if len(results) == 1:
-        sizes = dict.fromkeys(str(of.batch_size) for of in workloads)
+        sizes = dict.fromkeys(str(each.batch_size) for each in workloads)
         OUT.print(
             f"{first.model}, B = {', '.join(sizes)}, T = {first.seq_len}, {first.iterations} iterations after "
             f"{first.warm_up}, {first.scheduler}, {result.simd_level}"

@@ -162,7 +162,9 @@ def _same_on_all_ranks(context: click.Context) -> dict[str, object]:
     Arguments are files.
     """
     files = {
-        of.name for of in context.command.params if isinstance(of.type, click.Path) or isinstance(of, click.Argument)
+        parameter.name
+        for parameter in context.command.params
+        if isinstance(parameter.type, click.Path) or isinstance(parameter, click.Argument)
     }
     return {
         name: bool(value) if name in files else value

@@ -141,8 +141,8 @@ def _comparison(config: ModelConfig, costs: Costs, recorded: Recorded) -> dict[s
 
 
 def _print(prediction: Prediction, comparisons: Sequence[dict[str, Any]]) -> None:
-    of = prediction.configuration
-    OUT.print(f"{of.model}, B = {of.batch_size}, T = {of.seq_len}, {of}, {of.scheduler}, {of.iterations} steps")
+    run = prediction.configuration
+    OUT.print(f"{run.model}, B = {run.batch_size}, T = {run.seq_len}, {run}, {run.scheduler}, {run.iterations} steps")
     OUT.print(f"kernels     {prediction.costs}")
     OUT.print(f"messages    {prediction.network}")
     OUT.print(f"buffers     {prediction.bytes_on_a_rank / 2**20:.0f} MiB on the rank with most")

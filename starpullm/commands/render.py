@@ -67,7 +67,9 @@ class _Console(Console):
 
     def __init__(self, **options: Any) -> None:
         # Rich takes the sizes of a terminal that has none for sizes.
-        environment = {name: of for name, of in os.environ.items() if name not in _SIZES or _SIZE.fullmatch(of)}
+        environment = {
+            name: value for name, value in os.environ.items() if name not in _SIZES or _SIZE.fullmatch(value)
+        }
         super().__init__(highlight=False, soft_wrap=True, markup=False, emoji=False, _environ=environment, **options)
 
     def on_broken_pipe(self) -> NoReturn:

@@ -86,7 +86,11 @@ class PlainModel:
         sizes = (config.channels, config.num_heads, config.num_layers, config.vocab_size, config.padded_vocab_size)
         pointers = (ParameterPointers(*_addresses(group)) for group in (params, grads))
         self._model = _Model(
-            batch_size, seq_len, *sizes, *pointers, *(ActivationPointers(*_addresses(of)) for of in (acts, dacts))
+            batch_size,
+            seq_len,
+            *sizes,
+            *pointers,
+            *(ActivationPointers(*_addresses(arrays)) for arrays in (acts, dacts)),
         )
         self._library = library(arithmetic)
 

@@ -66,7 +66,7 @@ class TaskGraph:
 
     @cached_property
     def predecessors(self) -> list[list[int]]:
-        """For each task, the tasks with an edge to it, without duplicates, ascending."""
+        """The tasks with an edge to each task, without duplicates, ascending."""
         before = self.before.tolist()
         return [sorted(set(before[start:end])) for start, end in pairwise(self.first.tolist())]
 

@@ -35,7 +35,7 @@ def recorded_waits(trace: Trace) -> dict[str, float]:
     for node in np.argsort(start, kind="stable").tolist():
         worker, order = int(tasks["worker"][node]), work.order
         waited_for = [*order.before[order.first[node] : order.first[node + 1]].tolist(), last.get(worker, -1)]
-        before[node] = max(waited_for, key=lambda of: end[of] if of >= 0 else -1)
+        before[node] = max(waited_for, key=lambda earlier: end[earlier] if earlier >= 0 else -1)
         last[worker] = node
     return waits_of(trace, work, PaperSchedule(start, start, end, tasks["worker"], before))
 

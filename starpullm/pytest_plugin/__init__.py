@@ -95,7 +95,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
     if _is_ours(metafunc, "starpullm_golden"):
         records = [record for record in validation.records if validation.sub_batches(record, ranks)]
-        metafunc.parametrize("starpullm_golden", records, indirect=True, scope="session", ids=lambda of: Path(of).stem)
+        metafunc.parametrize(
+            "starpullm_golden", records, indirect=True, scope="session", ids=lambda path: Path(path).stem
+        )
 
 
 def _is_ours(metafunc: pytest.Metafunc, fixture: str) -> bool:

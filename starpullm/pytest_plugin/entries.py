@@ -114,9 +114,9 @@ def new_entry(item: pytest.Item, reruns: int = 0) -> Entry:
     if "item" in parameters:
         from starpullm.checks.suite_items import Item
 
-        if isinstance(of := parameters["item"], Item):
-            entry.configuration = str(of.placement or "all")
-            entry.results.append(of.check.unfinished(of.case, of.placement).as_json())
+        if isinstance(of_suite := parameters["item"], Item):
+            entry.configuration = str(of_suite.placement or "all")
+            entry.results.append(of_suite.check.unfinished(of_suite.case, of_suite.placement).as_json())
     return entry
 
 

@@ -284,7 +284,7 @@ class Options:
         from starpullm.runtime import DEFAULT_SCHEDULER
 
         schedulers = self.schedulers or [DEFAULT_SCHEDULER]
-        return [RuntimeConfiguration(*of, ranks) for of in product(self._partitions(ranks), schedulers)]
+        return [RuntimeConfiguration(*placement, ranks) for placement in product(self._partitions(ranks), schedulers)]
 
     @property
     def perturbing_configurations(self) -> list[RuntimeConfiguration]:

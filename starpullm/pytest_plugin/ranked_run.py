@@ -242,10 +242,10 @@ class RankedRun:
             self._are_apart = True
             texts = (f"rank {other}: {where}" for other, (where, _) in by_rank.items())
             raise ElsewhereError(f"the ranks aren't at the same place of the run: {'; '.join(texts)}")
-        return {other: of for other, (_, of) in by_rank.items()}
+        return {other: received_value for other, (_, received_value) in by_rank.items()}
 
     def _agree(self, place: str, value: Any, phase: _TestPhase | None = None) -> Mapping[int, Any]:
-        """As `_share`; end this rank's run if a rank is elsewhere."""
+        """Call `_share`, and end this rank's run if a rank is elsewhere."""
         try:
             return self._share(place, value, phase)
         except ElsewhereError as error:

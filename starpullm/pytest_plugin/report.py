@@ -97,7 +97,7 @@ def _ending(report: pytest.TestReport, found: Mapping[str, Any]) -> str:
         return "passed" if report.passed else "expected failure"
     if report.failed and report.when in ("setup", "teardown"):
         return f"error in {report.when}"
-    decided = (of["outcome"] for of in found["results"] if of["outcome"] not in ("passed", "no result"))
+    decided = (result["outcome"] for result in found["results"] if result["outcome"] not in ("passed", "no result"))
     return found["ending"] or next(decided, report.outcome)
 
 

@@ -34,7 +34,9 @@ def failures(document: Document) -> list[FailedTest]:
             failure = FailedTest(
                 anchor=failure_anchor(number),
                 name=f"{name}{where}",
-                reason=next((of["sentence"] for of in failed if of["sentence"]), reason_of(test["message"])),
+                reason=next(
+                    (result["sentence"] for result in failed if result["sentence"]), reason_of(test["message"])
+                ),
                 test=re.sub("^[^:]*/", "", test["test"]),
                 family=test["family"],
                 message=test["message"].strip(),

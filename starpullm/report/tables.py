@@ -50,14 +50,15 @@ def matrices(document: Document) -> list[dict[str, Any]]:
                 llmc = f"llm.c in {facts['library']}" if facts.get("library") else "golden record"
                 cells = found.setdefault(facts.get("reference", llmc), {})
                 cell = _cell(result, test, number)
-                cells[row, column] = max(cells.get((row, column), cell), cell, key=lambda of: KINDS.index(of.kind))
+                cells[row, column] = max(cells.get((row, column), cell), cell, key=lambda each: KINDS.index(each.kind))
     return [_matrix(reference, cells) for reference, cells in found.items()]
 
 
 def _matrix(reference: str, cells: Mapping[tuple[Row, Column], Cell]) -> dict[str, Any]:
     order = list(dict.fromkeys(column.record for _, column in cells))
     columns = sorted(
-        {column for _, column in cells}, key=lambda of: (order.index(of.record), of.reduction, of.sub_batches)
+        {column for _, column in cells},
+        key=lambda column: (order.index(column.record), column.reduction, column.sub_batches),
     )
     rows = list(dict.fromkeys(row for row, _ in cells))
     records = Counter(column.record for column in columns)
@@ -82,6 +83,6 @@ def reductions_of(document: Document) -> list[dict[str, Any]]:
     for tensor, own in grouped(errors, lambda error: error[1]["tensor"].partition("[")[0]).items():
         largest, worst, test = max(own, key=lambda error: error[0])
         element = f"{worst['tensor']}{worst['index']}: {worst['actual']}, expected {worst['expected']}"
-        row = {"tensor": tensor, "gradients": len(own), "beyond": sum(of[0] > 1 for of in own)}
+        row = {"tensor": tensor, "gradients": len(own), "beyond": sum(limits[0] > 1 for limits in own)}
         rows.append({**row, "largest": largest, "element": element, "test": test})
     return rows

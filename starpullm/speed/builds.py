@@ -81,7 +81,7 @@ def graph_cost(trace: Trace) -> GraphCost:
     tasks, kernel = trace.tasks[last], is_kernel(trace)[last]
     sizes = np.array([handle.bytes for handle in trace.handles], np.int64)[trace.accesses["handle"]]
     reads = sizes * (trace.accesses["mode"] != AccessMode.WRITE)
-    read, touched = (np.add.reduceat(of, trace.tasks["first_access"])[last] for of in (reads, sizes))
+    read, touched = (np.add.reduceat(values, trace.tasks["first_access"])[last] for values in (reads, sizes))
     graph = required_edges(tasks, trace.accesses)
     return GraphCost(
         tasks=int(kernel.sum()),

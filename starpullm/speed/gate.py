@@ -86,10 +86,10 @@ def compare_builds(
     smallest slowdown of any judged operation that would have been called slower.
     """
     changes = _changes((new, baseline, control), tasks, budget)
-    step, judged = changes[0], [of for of in changes if of.verdict is not None]
+    step, judged = changes[0], [change for change in changes if change.verdict is not None]
     verdict = _together(judged)
-    baseline_speed = speed.tokens_per_ms * statistics.median(of[STEP] for of in new) / step.seconds
-    detectable = max((of.minimum_detectable_effect for of in judged if of is not step), default=None)
+    baseline_speed = speed.tokens_per_ms * statistics.median(turn[STEP] for turn in new) / step.seconds
+    detectable = max((change.minimum_detectable_effect for change in judged if change is not step), default=None)
     reason, outcome = _reason(verdict, judged, budget), _OUTCOMES[verdict]
     lines = _lines(changes, speed, baseline_speed, detectable, len(new))
     return Result(
@@ -99,7 +99,7 @@ def compare_builds(
         findings=tuple(map(Finding, (reason, *lines))),
         compared=len(new),
         unit="rounds",
-        measured=max(of.change for of in judged),
+        measured=max(change.change for change in judged),
         limit=budget,
         facts={
             "verdict": verdict,
@@ -120,15 +120,17 @@ def _changes(series: Sequence[Sequence[Mapping[str, float]]], tasks: Mapping[str
     seconds = np.exp((np.median(baseline, axis=0) + np.median(control, axis=0)) / 2).tolist()
     kernels = sum(seconds[1:])
     is_judged = [True]
-    for name, of in zip(names[1:], seconds[1:], strict=True):
-        is_judged.append(of >= max(MIN_SHARE * kernels, MIN_TASK_SECONDS * tasks[name]))
+    for name, own_seconds in zip(names[1:], seconds[1:], strict=True):
+        is_judged.append(own_seconds >= max(MIN_SHARE * kernels, MIN_TASK_SECONDS * tasks[name]))
     found = judge(new, baseline, control, budget=budget, tail=ERROR_RATE / sum(is_judged))
     changes = [
-        Change(name=name, seconds=of, share=None if name == STEP else of / kernels, **vars(change))
-        for name, of, change in zip(names, seconds, found, strict=True)
+        Change(name=name, seconds=own_seconds, share=None if name == STEP else own_seconds / kernels, **vars(change))
+        for name, own_seconds, change in zip(names, seconds, found, strict=True)
     ]
-    changes = [of if judged else replace(of, verdict=None) for of, judged in zip(changes, is_judged, strict=True)]
-    return [changes[0], *sorted(changes[1:], key=lambda of: -of.seconds)]
+    changes = [
+        change if judged else replace(change, verdict=None) for change, judged in zip(changes, is_judged, strict=True)
+    ]
+    return [changes[0], *sorted(changes[1:], key=lambda change: -change.seconds)]
 
 
 def _together(judged: Sequence[Change]) -> SpeedVerdict:

@@ -65,7 +65,7 @@ class InterleavedRounds:
     def finish(self) -> BuildSpeed:
         """Return the first variant's speed, from medians. No round can follow."""
         self.measure_peaks()
-        limit, seconds = statistics.median(self.peaks), statistics.median(of[STEP] for of in self.new.seconds)
+        limit, seconds = statistics.median(self.peaks), statistics.median(turn[STEP] for turn in self.new.seconds)
         return BuildSpeed(self.workload.tokens / seconds / 1e3, limit, self.new.first["flops"] / seconds / 1e9 / limit)
 
     # The methods below are for the variants of `with_control`.

@@ -98,7 +98,7 @@ def interval(differences: Sequence[NDArray[np.float64]], tail: float) -> NDArray
     the interval, and that it lies above. The result has shape (3, columns): estimates, lower ends, upper ends. Too few
     rows exclude nothing.
     """
-    mean: NDArray[np.float64] = np.mean([_one_interval(of, tail) for of in differences], axis=0)
+    mean: NDArray[np.float64] = np.mean([_one_interval(paired, tail) for paired in differences], axis=0)
     return mean
 
 

@@ -140,7 +140,7 @@ class MeasuredSteps(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """From the first begin to the last end."""
+        """The time from the first begin to the last end."""
         return (self.end_ns - self.begin_ns) * 1e-9
 
 

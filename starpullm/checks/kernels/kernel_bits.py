@@ -72,7 +72,7 @@ class KernelBits(Check):
         levels = list(prototypes.names("simd_level_name"))
         arithmetics = ARITHMETICS if kernel in product_kernels() else ARITHMETICS[:1]
         names = ([level_name(level, arithmetic) for level in levels] for arithmetic in arithmetics)
-        functions = [{name: Kernel(name, kernel) for name in of} for of in names]
+        functions = [{name: Kernel(name, kernel) for name in level_names} for level_names in names]
         outputs = [parameter.name for parameter in functions[0][REFERENCE].parameters if parameter.output]
         count = CASES[kernel].number if cases is None else cases
         compared = 0

@@ -51,8 +51,8 @@ def make_case(kernel: str, seed: int, number: int) -> KernelCase:
     draw = Draw(seed, list(CASES).index(kernel), number)
     parameters, cases = declared_kernels()[kernel], CASES[kernel]
     sizes = cases.sizes(draw)
-    start = draw.start() if any(of.type == "sum_start" for of in parameters) else SUM_FROM_ZERO
-    arguments = {of.name: _argument(draw, of, cases, sizes, start) for of in parameters}
+    start = draw.start() if any(parameter.type == "sum_start" for parameter in parameters) else SUM_FROM_ZERO
+    arguments = {parameter.name: _argument(draw, parameter, cases, sizes, start) for parameter in parameters}
     cases.adjust(draw, arguments)
     return KernelCase(kernel, number, arguments, draw.threads(), draw.l2_cache, draw.values)
 
@@ -82,7 +82,10 @@ def declared_kernels() -> dict[str, list[Parameter]]:
             name: tuple(shape.split(",")) for name, shape in re.findall(r"(\w+) /\* \(([\w,]+)\) \*/", parameters)
         }
         declared = declarations.kernel_parameters(re.sub(r"/\*.*?\*/", "", parameters))
-        kernels[kernel] = [Parameter(of.constant, of.type, of.name, shapes.get(of.name)) for of in declared]
+        kernels[kernel] = [
+            Parameter(parameter.constant, parameter.type, parameter.name, shapes.get(parameter.name))
+            for parameter in declared
+        ]
     return kernels
 
 
@@ -90,19 +93,19 @@ _ALWAYS_CONTINUE: Final = ("dwte", "sum", "params", "m", "v")
 """Outputs that are always read."""
 
 
-def _argument(draw: Draw, of: Parameter, cases: KernelCases, sizes: Sizes, start: int) -> Any:
-    if of.type == "sum_start":
+def _argument(draw: Draw, parameter: Parameter, cases: KernelCases, sizes: Sizes, start: int) -> Any:
+    if parameter.type == "sum_start":
         return start
-    if of.shape is None:
-        return sizes[of.name]
-    if of.name in cases.missing and draw.below(cases.missing[of.name]) == 0:
+    if parameter.shape is None:
+        return sizes[parameter.name]
+    if parameter.name in cases.missing and draw.below(cases.missing[parameter.name]) == 0:
         return None
-    shape = [_length(size, sizes) for size in of.shape]
-    if of.type == "int32_t":
+    shape = [_length(size, sizes) for size in parameter.shape]
+    if parameter.type == "int32_t":
         return draw.indices(sizes["V"], *shape)
-    if of.is_input:
+    if parameter.is_input:
         return draw.input(*shape)
-    return draw.output(SUM_CONTINUES if of.name in _ALWAYS_CONTINUE else start, *shape)
+    return draw.output(SUM_CONTINUES if parameter.name in _ALWAYS_CONTINUE else start, *shape)
 
 
 def _length(size: str, sizes: Sizes) -> int:
@@ -111,10 +114,10 @@ def _length(size: str, sizes: Sizes) -> int:
     return int(size.removesuffix(letter) or 1) * int(sizes[letter] if letter else 1)
 
 
-def _tile(draw: Draw, of: int) -> Sizes:
+def _tile(draw: Draw, rows: int) -> Sizes:
     """Return the first row and the number of rows of a tile, in every other case all."""
-    first = draw.below(of) if draw.below(2) else 0
-    return {"first": first, "rows": 1 + draw.below(of - first) if first else of}
+    first = draw.below(rows) if draw.below(2) else 0
+    return {"first": first, "rows": 1 + draw.below(rows - first) if first else rows}
 
 
 def _encoder_forward(draw: Draw) -> Sizes:
@@ -133,13 +136,13 @@ def _layernorm(draw: Draw) -> Sizes:
 
 
 def _matmul(draw: Draw) -> Sizes:
-    """One case is above every block in all three sizes, the cases of number 31 mod 32."""
+    """Draw sizes; the cases of number 31 mod 32 are above every block in all three."""
     sizes = [257 + draw.below(100) for _ in range(3)] if draw.number % 32 == 31 else draw.sizes(3, 1_000_000)
     return dict(zip(("N", "C", "OC"), sizes, strict=True))
 
 
 def _matmul_forward(draw: Draw) -> Sizes:
-    """Of two cases so many columns C that less than a block of B's columns is packed at a time, or a micro-panel."""
+    """Draw sizes; in two cases C is so large that less than a block of B or a micro-panel is packed at a time."""
     if draw.number == 40:
         return {"N": 800 + draw.below(20), "C": 5600 + draw.below(20), "OC": 10 + draw.below(5)}
     if draw.number == 41:

@@ -189,7 +189,7 @@ def draw(seed: int, ranks: int = 1, calls: int = 36) -> CallSequence:
     """Return the sequence of a seed; its partitions have up to four of this machine's cores."""
     random = Random(seed)
     limits, cores = starpu_limits(find_library()), max(count_cores() // ranks, 1)
-    partitions = [of for used in range(1, min(cores, 4) + 1) for of in full_partitions(used, *limits)]
+    partitions = [partition for used in range(1, min(cores, 4) + 1) for partition in full_partitions(used, *limits)]
 
     def placed() -> CallArguments:
         schedulers = ("lws", "eager", "random", "prio", "ws")

@@ -465,8 +465,8 @@ timeout 10 sh -c 'while grep -q "^State:.[RSD]" /proc/$0/task/*/status; do :; do
 def _tokens(trainer: Trainer, *last: int) -> list[Ids]:
     """Return inputs, or inputs and targets, of which the last token is given."""
     tokens = [np.zeros((trainer.batch_size, trainer.seq_len), np.int32) for _ in last]
-    for of, token in zip(tokens, last, strict=True):
-        of[-1, -1] = token
+    for sequence, token in zip(tokens, last, strict=True):
+        sequence[-1, -1] = token
     return tokens
 
 
