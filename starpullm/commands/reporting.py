@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from starpullm.checks.left_out import LeftOut
-from starpullm.commands.main import exit_status
+from starpullm.commands.main import EXIT_NOT_COMPARABLE, exit_status
 from starpullm.commands.render import ERR
 from starpullm.errors import StarpullmError
 from starpullm.machine import inspect_machine
@@ -35,7 +35,8 @@ class CommandReport:
     def end(self, status: int, stopped: str | None = None) -> None:
         """Write the final state; ``stopped`` says why the command ended before its end, if it did."""
         if self._folder is not None:
-            self.document.update(state="ended", exit_status=status, stopped=stopped, running=[])
+            failed = status not in (0, EXIT_NOT_COMPARABLE)
+            self.document.update(state="ended", exit_status=status, failed=failed, stopped=stopped, running=[])
             self._folder.write(self.document)
 
     def leave_out(self, entries: Iterable[LeftOut]) -> None:

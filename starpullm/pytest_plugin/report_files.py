@@ -70,6 +70,7 @@ class ReportFiles:
         document.update(
             state="ended",
             exit_status=int(session.exitstatus),
+            failed=session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED),
             stopped=self._stopped(session),
             not_checked=self._not_checked(),
             isolation=dict(self._results.costs) or None,

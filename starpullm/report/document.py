@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 from starpullm.errors import FormatError
 from starpullm.files.atomic import atomic_write
 
-VERSION = 6
+VERSION = 7
 
 JSON_NAME = "report.json"
 """Of the file in a report's folder."""
@@ -34,6 +34,7 @@ def new_document(command: str, arguments: Sequence[str], *, ranks: int = 1, seed
         "arguments": list(arguments),
         "state": "running",
         "exit_status": None,
+        "failed": False,
         "stopped": None,
         "time": now,
         "written": now,

@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 from starpullm.report.document import KINDS, Document, counted, ending_of, grouped
 from starpullm.report.failures import reason_of
 
-_NOTHING_COLLECTED = 5  # pytest's exit status
-_NOT_COMPARABLE = 3  # that of starpullm parity
-
 
 class RunVerdict(NamedTuple):
     """The verdict on a run: ``kind`` is ``passed``, ``failed``, ``unfinished`` or ``nothing``."""
@@ -34,7 +31,7 @@ def verdict_of(document: Document) -> RunVerdict:
         return RunVerdict("failed", "Failed", counts + stopped)
     if stopped or outcomes["unfinished"]:
         return RunVerdict("unfinished", "Stopped early", counts + stopped)
-    if document["exit_status"] not in (0, None, _NOTHING_COLLECTED, _NOT_COMPARABLE):
+    if document["failed"]:
         sentence = f"No test failed, but the exit status is {document['exit_status']}; the notes may say why."
         return RunVerdict("failed", "Failed", sentence)
     if not passed:

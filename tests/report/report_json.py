@@ -81,13 +81,15 @@ class Recording(TypedDict):
 class ReportFile(TypedDict):
     """A report of a run. Times are seconds since 1970-01-01 UTC."""
 
-    version: Literal[6]
+    version: Literal[7]
     command: str
     """For example pytest or starpullm parity."""
     arguments: list[str]
     state: Literal["running", "ended"]
     """running: the run had not ended when the file was written; it goes on, or it was killed."""
     exit_status: int | None
+    failed: bool
+    """Whether the exit status says that something failed."""
     stopped: str | None
     """Why the run ended before its end, if it did."""
     time: float

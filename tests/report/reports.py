@@ -182,7 +182,7 @@ def failing() -> dict[str, Any]:
         entry("test_elsewhere", "parity", "skipped", {**parity("2x2"), "outcome": "not comparable"},
                    message="parity: not comparable: matmuls by blas, expected strict ones", ending="not comparable"),
     ]  # fmt: skip
-    document["exit_status"] = 1
+    document.update(exit_status=1, failed=True)
     return document
 
 

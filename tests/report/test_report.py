@@ -99,7 +99,7 @@ def test_verdicts() -> None:
     not_run = entry("test_c", "parity", "unfinished", ending="not run")
     assert verdict(tests=[*some, not_run]) == ("unfinished", "Stopped early")  # by pytest.exit with status 0
     assert verdict(state="running", exit_status=None) == ("unfinished", "Not finished")
-    assert verdict(exit_status=1) == ("failed", "Failed")  # something else in the run has failed
+    assert verdict(exit_status=1, failed=True) == ("failed", "Failed")  # something else in the run has failed
     assert verdict(tests=[skipped]) == ("nothing", "Nothing was checked")
     assert verdict(tests=[], exit_status=5) == ("nothing", "Nothing was checked")
 
