@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
 from starpullm.files import probe_log
@@ -21,9 +17,7 @@ from starpullm.probe.diagnose_missing_log import explain_missing_log, launcher_o
 from starpullm.probe.probe_schedules import ProbeSchedule
 from starpullm.probe.program import ProgramEnding, run_program
 from starpullm.probe.program_tasks import TaskFlow, flow_of
-from starpullm.processes.endings import signal_name
 
-_LISTED = 8
 _CALIBRATION = """
 import ctypes, sys
 
@@ -64,55 +58,6 @@ class RecordedRun:
         if self.ending.status == 0 or -1 in self.flows:
             return True
         return all(flow.log.header["ended"] == probe_log.ENDED_BY_ITSELF for flow in self.flows.values())
-
-    def describe_ending(self) -> str:
-        """Return how the program ended, and which ranks had a part in it."""
-        text = f"the program {self.ending}"
-        ranks = {rank: flow for rank, flow in self.flows.items() if rank >= 0}
-        if not ranks or self.ending.status == 0:
-            return text
-        parts = list(self._running(ranks) if self.ending.status is None else self._culprits(ranks))
-        parts += [f"rank {rank} hadn't started StarPU" for rank in self.missing_ranks]
-        return f"{text}: {', '.join(parts)}" if parts else text
-
-    def _running(self, ranks: Mapping[int, TaskFlow]) -> Iterator[str]:
-        for rank, flow in ranks.items():
-            tasks = running_tasks(flow)
-            if len(tasks):
-                yield f"rank {rank} was running {_names(flow, tasks)}"
-            elif int(flow.log.header["ended"]) == 0:
-                yield f"rank {rank} was running no task"
-
-    def _culprits(self, ranks: Mapping[int, TaskFlow]) -> Iterator[str]:
-        """Yield the ranks that ended by a fault, the first one first; those that the launcher then ended are left out.
-
-        A rank that was killed leaves nothing. Open MPI's mpirun names it; otherwise it is the one that ended first.
-        """
-        faults = {rank: fault for rank, flow in ranks.items() if (fault := _fault(flow))}
-        order = {pid: number for number, pids in enumerate(self.ending.ended) for pid in pids}
-        pids = {rank: int(flow.log.header["pid"]) for rank, flow in ranks.items()}
-        killed = [rank for rank, flow in ranks.items() if int(flow.log.header["ended"]) == 0]
-        times = {rank: order.get(pids[rank], len(order)) for rank in ranks}
-        first_fault = min((times[rank] for rank in faults), default=len(order))
-        first_killed = min((times[rank] for rank in killed), default=len(order))
-        named = re.search(r"process rank (\d+)\b[^\n]*exited on signal", self.ending.stderr)
-        is_first = first_killed < first_fault and not self.missing_ranks
-        if is_first or (named is not None and not faults):
-            first = [rank for rank in killed if times[rank] == first_killed]
-            for rank in [int(named[1])] if named is not None and int(named[1]) in killed else first:
-                yield f"rank {rank} was killed, or left without exit()"
-        for rank in sorted(faults, key=lambda rank: times[rank]):
-            yield f"rank {rank} {faults[rank]}"
-
-
-def _fault(flow: TaskFlow) -> str:
-    """Return how a process ended, if that is a fault and it could say so."""
-    header = flow.log.header
-    if header["ended"] == probe_log.ENDED_BY_SIGNAL:
-        return f"was ended by {signal_name(int(header['signal']))}"
-    if header["ended"] == probe_log.ENDED_BY_ITSELF and header["exit_status"] != 0:
-        return f"ended with exit status {header['exit_status']}"
-    return ""
 
 
 def record(
@@ -184,31 +129,3 @@ def calibrate(command: Sequence[str], environment: Mapping[str, str]) -> None:
                 timeout=_CALIBRATION_SECONDS,
                 check=False,
             )
-
-
-def running_tasks(flow: TaskFlow) -> NDArray[np.int64]:
-    """Return the tasks that had started and not ended."""
-    return np.flatnonzero((flow.start_ns >= 0) & (flow.end_ns < 0) & flow.has_function)
-
-
-def last_moments(flow: TaskFlow) -> list[str]:
-    """Return lines about a process that didn't end by itself: tasks that had run, were running or ready, its stack."""
-    ready = np.flatnonzero((flow.ready_ns >= 0) & (flow.start_ns < 0))
-    lines = [
-        f"{int((flow.end_ns >= 0).sum())} of {flow.num_submitted} submitted tasks had ended",
-        f"running: {_names(flow, running_tasks(flow))}",
-        f"ready: {_names(flow, ready)}",
-    ]
-    if flow.log.header["ended"] == probe_log.ENDED_BY_SIGNAL:
-        number = int(flow.log.header["signal_task"])
-        position = flow.position(number - 1) if number else None
-        where = "not in a task" if position is None else f"in {flow.name(position)}"
-        lines += [f"the signal came {where}; the stack:", *(f"  {frame}" for frame in flow.log.stack.splitlines())]
-    return lines
-
-
-def _names(flow: TaskFlow, tasks: NDArray[np.int64]) -> str:
-    names = [flow.name(task) for task in tasks[:_LISTED].tolist()]
-    if len(tasks) > _LISTED:
-        names.append(f"and {len(tasks) - _LISTED} more")
-    return ", ".join(names) or "none"

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from starpullm.checks.result import Outcome
-from starpullm.probe import ProbeResult, judge
+from starpullm.probe import ProbeResult, program_runs
 from starpullm.probe.findings import Fault
 from starpullm.probe.probe_schedules import WATCHED
 from starpullm.probe.recorded import record
+from starpullm.probe.run_ending import describe_ending
 
 from . import conftest
 from .conftest import SOURCES, Compile
@@ -43,8 +44,8 @@ def test_tiles_of_a_matrix(compiled: Compile) -> None:
 
 def test_a_run_that_takes_longer_because_it_is_watched(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of the reference schedule alone would end it, here with smaller constants, so that it takes seconds."""
-    monkeypatch.setattr(judge, "_LIMIT_FACTOR", 3)
-    monkeypatch.setattr(judge, "_LEAST_TIME_LIMIT", 2)
+    monkeypatch.setattr(program_runs, "_LIMIT_FACTOR", 3)
+    monkeypatch.setattr(program_runs, "_LEAST_TIME_LIMIT", 2)
     result = conftest.probe([str(compiled("undeclared")), "tiles_of_pages"], runs=1, time_limit=None, poison=False)
     assert result.outcome is Outcome.PASSED, result.lines()
     assert result.seconds["reference schedule, watched"] > 3 * result.seconds["reference schedule"]
@@ -115,7 +116,7 @@ def test_nothing_is_claimed_of_what_was_not_watched(compiled: Compile) -> None:
 
 def test_a_crash_ends_the_watched_run(compiled: Compile, tmp_path: Path) -> None:
     run = record([str(compiled("undeclared")), "crashes"], WATCHED, tmp_path / "run", 2, 30)
-    assert run.describe_ending() == "the program was ended by SIGSEGV"
+    assert describe_ending(run) == "the program was ended by SIGSEGV"
     assert run.flows[-1].log.header["signal_task"] == 16 + 1
     assert "libstarpullm_probe" in run.flows[-1].log.stack
 

@@ -1,0 +1,130 @@
+"""The result of a probe: what the runs have shown, and what more runs tell of the first findings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from starpullm.checks.result import Outcome
+from starpullm.errors import InvalidArgumentError
+from starpullm.probe.diagnose_missing_log import program_of
+from starpullm.probe.elements import Tolerance
+from starpullm.probe.findings import Fault, ProgramFinding, first_of_each
+from starpullm.probe.first_difference import has_read_poison, with_first_element
+from starpullm.probe.intended import Intended, split_intended
+from starpullm.probe.minimise import MINIMISED, Minimiser
+from starpullm.probe.observations import Observations
+from starpullm.probe.places import with_places
+from starpullm.probe.probe_result import ProbeResult, verdict
+from starpullm.probe.program_runs import ProgramRuns
+from starpullm.probe.recorded import RecordedRun
+from starpullm.probe.replay import schedule_of
+from starpullm.probe.single_run_checks import never_changed, nothing_to_compare
+from starpullm.probe.surroundings import no_input
+
+_MOST_FIRST_ELEMENTS = 3
+"""Findings for which schedules are run again."""
+
+_BY_UNSEEN_TASKS = (Fault.CHANGED_BETWEEN, Fault.INPUT_CHANGED, Fault.INPUT_FROM_OUTSIDE)
+"""Findings that tasks which weren't seen explain."""
+
+
+def conclude(
+    runs: ProgramRuns,
+    seen: Observations,
+    reference: RecordedRun,
+    tolerance: Tolerance | None,
+    intended: Sequence[Intended],
+) -> ProbeResult:
+    """Return the result, while the reference schedule's records exist."""
+    found, excused, unused = split_intended(_faults(runs, seen, reference), intended)
+    notes = _notes(seen, found)
+    is_unlike = any(one.kind.forbids_comparison or one.kind is Fault.ENDING for one in found)
+    surroundings = (*reference.surroundings, no_input(), runs.files.leavings() if is_unlike else "")
+    found, notes = (with_places(findings, reference.flows) for findings in (found, notes))
+    totals, unseen = seen.totals, tuple(seen.unseen())
+    outcome, sentence = Outcome.PASSED, verdict(found, excused, unseen)
+    if found:
+        is_forbidden = all(finding.kind.forbids_comparison for finding in found)
+        outcome = Outcome.NOT_COMPARABLE if is_forbidden else Outcome.FAILED
+    elif totals["outputs"] == 0 and totals["accesses"]:
+        name = program_of(runs.settings.command)
+        raise InvalidArgumentError(f"{name}: {nothing_to_compare(reference.flows.values())}")
+    elif reference.num_workers == 1:
+        outcome = Outcome.NOT_COMPARABLE
+        sentence = "not comparable: StarPU had one worker, so no two tasks ran at the same time"
+    return ProbeResult(
+        outcome=outcome,
+        sentence=sentence,
+        compared=totals["outputs"] or len(runs.seconds),
+        unit="contents of handles" if totals["outputs"] else "endings",
+        measured=len(found),
+        command=runs.settings.command,
+        starpu_version=next(iter(reference.flows.values())).log.starpu_version,
+        num_ranks=len(reference.flows) if min(reference.flows) >= 0 else 0,
+        num_workers=reference.num_workers,
+        surroundings=tuple(filter(None, surroundings)),
+        num_tasks=reference.num_tasks,
+        num_compared_handles=totals["handles"],
+        runs=len(runs.seconds) - 1,
+        different=totals["different"],
+        tolerated=totals["tolerated"],
+        tolerance="" if tolerance is None else str(tolerance),
+        unseen=unseen,
+        watched=seen.watched,
+        findings=tuple(found),
+        notes=tuple(notes),
+        intended=excused,
+        not_found=unused,
+        replays=tuple(runs.replay(finding.again or finding.schedule) for finding in found[:1]),
+        last_moments=tuple(seen.moments),
+        seconds=runs.seconds,
+    )
+
+
+def _faults(runs: ProgramRuns, seen: Observations, reference: RecordedRun) -> list[ProgramFinding]:
+    """Return the first finding of each kind and codelet, the first ones with what more runs tell of them."""
+    explained = _BY_UNSEEN_TASKS if seen.totals["unseen tasks"] else ()
+    found = first_of_each([one for one in seen.findings if not (one.kind.is_note or one.kind in explained)])
+    if any(flow.is_nested for flow in reference.flows.values()):
+        return found
+    return _with_first_elements(runs, _minimised(runs, seen, found, reference))
+
+
+def _notes(seen: Observations, found: Iterable[ProgramFinding]) -> list[ProgramFinding]:
+    """Return the first note of each kind and codelet, without those of codelets whose declarations are at fault."""
+    faulty = {finding.codelet for finding in found if finding.kind.is_declaration}
+    notes = [finding for finding in seen.findings if finding.kind.is_note and finding.codelet not in faulty]
+    return [*first_of_each(notes), *never_changed(list(seen.flows.values()))]
+
+
+def _minimised(
+    runs: ProgramRuns, seen: Observations, findings: Iterable[ProgramFinding], reference: RecordedRun
+) -> Iterator[ProgramFinding]:
+    """Tell of findings in perturbed schedules two tasks whose order is enough; tasks of ranks aren't looked at."""
+    minimiser = Minimiser(next(iter(reference.flows.values())), runs.run_again)
+    for finding in findings:
+        other = seen.flows.get((finding.schedule, -1)) if finding.kind in MINIMISED else None
+        yield finding if other is None else minimiser.minimised(finding, other)
+
+
+def _with_first_elements(runs: ProgramRuns, findings: Iterable[ProgramFinding]) -> list[ProgramFinding]:
+    """Tell the first differing element of the first findings about other outputs.
+
+    Of those about poison, drop the ones of which a look at the bytes shows that the task has only left poison.
+    """
+    result, left = [], Counter(dict.fromkeys((Fault.OUTPUT_DIFFERS, Fault.WRITTEN_READ), _MOST_FIRST_ELEMENTS))
+    for finding in findings:
+        if left[finding.kind] == 0:
+            result.append(finding)
+            continue
+        schedule = schedule_of(finding.again or finding.schedule)
+        if finding.kind is Fault.OUTPUT_DIFFERS:
+            result.append(with_first_element(finding, schedule, runs.run_again))
+        elif has_read_poison(finding, schedule, runs.run_again):
+            result.append(finding)
+        else:
+            left[finding.kind] += 1
+        left[finding.kind] -= 1
+        runs.forget_runs_again()
+    return result

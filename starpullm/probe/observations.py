@@ -1,0 +1,102 @@
+"""What the runs of a program have shown so far: findings, how much was compared, and what couldn't be seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.files import probe_log
+from starpullm.probe.compare import RunComparison
+from starpullm.probe.findings import Fault, ProgramFinding
+from starpullm.probe.program_tasks import TaskFlow, counted
+from starpullm.probe.recorded import RecordedRun
+from starpullm.probe.run_ending import ending_finding, last_moments
+from starpullm.probe.single_run_checks import changed_between, never_ran, written_though_read
+from starpullm.probe.undeclared import Watched, undeclared_accesses
+
+
+@dataclass
+class Observations:
+    """What the runs have shown.
+
+    ``flows`` are those of the runs that were compared, by schedule and rank. ``unsteady`` tasks have arguments that
+    change from run to run. ``moments`` are lines about processes that didn't end by themselves.
+    """
+
+    findings: list[ProgramFinding] = field(default_factory=list)
+    moments: list[str] = field(default_factory=list)
+    totals: Counter[str] = field(default_factory=Counter)
+    flows: dict[tuple[str, int], TaskFlow] = field(default_factory=dict)
+    unsteady: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    watched: Watched = field(default_factory=Watched)
+
+    def add(self, rank: int, findings: Iterable[ProgramFinding]) -> None:
+        """Add findings of a rank."""
+        self.findings += [replace(finding, rank=rank) for finding in findings]
+
+    def add_reference(self, run: RecordedRun) -> None:
+        """Take account of the reference schedule by itself."""
+        for rank, flow in run.flows.items():
+            self.flows[run.schedule.name, rank] = flow
+            self.add(rank, written_though_read(run.schedule.name, flow))
+            self.add(rank, changed_between(run.schedule.name, flow))
+            seen = flow.before[1] | flow.after[1] | ~flow.has_function[flow.task]
+            own = (flow.mode & (probe_log.MODE_SCRATCH | probe_log.MODE_REDUX)) != 0
+            self.totals["accesses"] += len(flow.accesses)
+            self.totals["unseen tasks"] += max(0, int(flow.log.header["unseen_tasks"]))
+            self.totals["unseen"] += int((~seen & ~own & (flow.start_ns[flow.task] >= 0)).sum())
+
+    def add_watched(self, run: RecordedRun, reference: RecordedRun) -> bool:
+        """Take account of the watched run: what it finds has a line, so that others of the same are dropped.
+
+        Return whether it ended as the reference schedule. That isn't judged: a system call on protected memory fails,
+        also where the application has acquired that meanwhile.
+        """
+        name = run.schedule.name
+        self.watched = Watched.of(list(run.flows.values()))
+        for rank, flow in run.flows.items():
+            found = list(undeclared_accesses(name, flow))
+            known = {(rank, one.kind, one.task, one.handle) for one in found}
+            self.findings = [one for one in self.findings if (one.rank, one.kind, one.task, one.handle) not in known]
+            self.add(rank, found)
+        if run.ending.status == reference.ending.status:
+            return True
+        text = (
+            f"undeclared accesses after that: with data protected against them, the program {run.ending}, perhaps "
+            "because a system call on such data fails then"
+        )
+        self.findings.append(ProgramFinding(Fault.NOT_CHECKED, name, text))
+        return False
+
+    def add_ending(self, run: RecordedRun, reference: RecordedRun) -> bool:
+        """Take account of how a run ended; return whether it can be compared."""
+        finding = ending_finding(run, reference)
+        if finding is None:
+            return True
+        self.findings.append(finding)
+        if run is reference and run.is_complete:
+            return True  # its own idea of failure, but it ran to its end
+        self.moments += last_moments(run)
+        return False
+
+    def add_comparison(self, comparison: RunComparison) -> None:
+        """Count what was compared."""
+        for name in ("outputs", "different", "tolerated"):
+            self.totals[name] += getattr(comparison, name)
+        self.totals["handles"] = max(self.totals["handles"], comparison.handles)
+
+    def unseen(self) -> Iterator[str]:
+        """Yield what couldn't be seen of the program, about which nothing is said therefore."""
+        if self.totals["unseen tasks"]:
+            tasks = counted(self.totals["unseen tasks"], "task")
+            yield f"{tasks} in scheduling contexts with another policy, or none, as parallel workers"
+        if not self.totals["accesses"]:
+            yield "any contents, as no task has data: only how the program ended was compared"
+        if accesses := self.totals["unseen"]:
+            yield f"the contents of {counted(accesses, 'access')} can't be read"
+        if never := never_ran(list(self.flows.values())):
+            yield f"{counted(sum(never.values()), 'implementation')} never ran, of {', '.join(never)}"
