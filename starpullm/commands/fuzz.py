@@ -13,14 +13,10 @@ from starpullm.commands.main import EXIT_DIFFERENT, refuse_ranks
 from starpullm.commands.render import ERR, OUT, print_json
 from starpullm.errors import FileError, InvalidArgumentError, MissingDependencyError
 
+_EXAMPLES = ("starpullm fuzz --minutes 10", "starpullm fuzz --seed 7 --configuration scheduler=dmdas,workers=5")
 
-@click.command(
-    "fuzz",
-    epilog=options.example(
-        "starpullm fuzz --minutes 10",
-        "starpullm fuzz --seed 7 --configuration scheduler=dmdas,workers=5",
-    ),
-)
+
+@click.command("fuzz", epilog=options.example(*_EXAMPLES))
 @click.option("--seed", default="1", metavar="S", help="First seed; each has a configuration and 100 programs.")
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=1.0, help="How long to search.")
 @click.option(
@@ -53,8 +49,7 @@ def command(seed: str, minutes: float, configuration: str, output: Path, as_json
         raise MissingDependencyError(f"fuzz needs Hypothesis ({error}); install starpullm[fuzz]") from error
     if not seed.isdecimal() or int(seed) >= 1 << 62:
         raise InvalidArgumentError(f'--seed: found "{seed}", expected a number from 0 to 2**62 - 1')
-    start = time.monotonic()
-    current = int(seed)
+    start, current = time.monotonic(), int(seed)
 
     def progress(number: int, drawn: object, total: int) -> None:
         nonlocal current
@@ -63,39 +58,27 @@ def command(seed: str, minutes: float, configuration: str, output: Path, as_json
             ERR.print(f"seed {number}: {drawn}; {total} programs so far")
 
     try:
-        finding, total = search(int(seed), minutes * 60, configuration, progress)
+        found, total = search(int(seed), minutes * 60, configuration, progress)
     except KeyboardInterrupt:
         ERR.print(f"To go on from here: --seed {current}")
         raise
     seconds = time.monotonic() - start
-    searched = seconds - (finding.shrinking_seconds if finding else 0)
+    searched = found.failed_at - start if found else seconds
     rate = f"{total} programs, {total / searched:.1f} a second"
-    if finding is None:
-        if as_json:
-            print_json({"programs": total, "seconds": seconds, "failure": None})
-        else:
-            OUT.print(f"No failure: {rate}; the last seed was {current}.")
-        return
-    try:
-        output.write_text(finding.c_program())
-    except OSError as error:
-        raise FileError(f"{output}: can't be written: {error.strerror}", error.errno, str(output)) from error
+    if found is not None:
+        try:
+            output.write_text(found.c_program())
+        except OSError as error:
+            raise FileError(f"{output}: can't be written: {error.strerror}", error.errno, str(output)) from error
     if as_json:
-        failure = {
-            "seed": finding.seed,
-            "configuration": str(finding.configuration),
-            "what": finding.failure.sentence,
-            "details": finding.failure.details,
-            "tasks": finding.program.tasks,
-            "program": str(output),
-        }
-        print_json({"programs": total, "seconds": seconds, "failure": failure})
+        print_json({"programs": total, "seconds": seconds, "failure": found and found.as_json(output)})
+    elif found is None:
+        OUT.print(f"No failure: {rate}; the last seed was {current}.")
     else:
-        OUT.print(f"Failure: {finding.failure.sentence}")
-        found = f"after {seconds:.0f} s with {finding.shrinking_seconds:.0f} s of shrinking ({rate})"
-        OUT.print(f"With --seed {finding.seed}, in {finding.configuration}, {found}.")
-        OUT.print(f"The same program failed in {finding.failed} of {finding.tried} more runs.")
-        if finding.failure.details:
-            OUT.print(finding.failure.details)
-        OUT.print(f"A C program of {finding.program.tasks} tasks that needs StarPU alone: {output}")
-    sys.exit(EXIT_DIFFERENT)
+        OUT.print(f"Failure: {found.failure.sentence}")
+        OUT.print(f"With --seed {found.seed}, in {found.configuration}, after {searched:.0f} s ({rate}).")
+        OUT.print(f"The same program failed in {found.failed} of {found.tried} more runs.")
+        if found.failure.details:
+            OUT.print(found.failure.details)
+        OUT.print(f"A C program of {found.program.tasks} tasks that needs StarPU alone: {output}")
+    sys.exit(EXIT_DIFFERENT if found else 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hypothesis import strategies as st
 
@@ -10,64 +10,35 @@ from starpullm.fuzz.oracle import Oracle
 
 _RECORD = 16
 _BLOCK = 8
-_SHARES = (
-    *("nothing", *["task"] * 24, "handle", "acquire", "acquire", "acquire", "release", "wait", "wait_for_all"),
-    *("partition", "partition", "unpartition", "prefetch", "idle_prefetch", "fetch", "nothing", "evict", "copy"),
-    *("invalidate", "unregister", "pause"),
-)
-"""A byte chooses one; nothing is the simplest."""
+_SHARES = {
+    **{"": 2, "task": 24, "handle": 1, "acquire": 3, "release": 1, "wait": 1, "wait_for_all": 1},
+    **{"partition": 2, "unpartition": 1, "prefetch": 1, "idle_prefetch": 1, "fetch": 1, "evict": 1, "copy": 1},
+    **{"invalidate": 1, "unregister": 1, "pause": 1},
+}
+_OPERATIONS = [name for name, share in _SHARES.items() for _ in range(share)]
+"""A byte chooses one of the oracle's; none is the simplest."""
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """A program for the interpreter, and how many tasks it has."""
 
     text: str
     tasks: int
 
-
-def _apply(oracle: Oracle, record: bytes) -> None:
-    r = record
-    match _SHARES[r[0] % len(_SHARES)]:
-        case "task":
-            # Sometimes several alike, as readers or contributions to a reduction are.
-            for _ in range(1 + max(0, r[15] - 192) // 8):
-                oracle.task(r[1], r[2:10], r[10], r[11], r[12], r[13], r[14])
-        case "handle":
-            oracle.handle(*r[1:5])
-        case "acquire":
-            oracle.acquire(*r[1:5])
-        case "release":
-            oracle.release()
-        case "wait":
-            oracle.wait(r[1])
-        case "wait_for_all":
-            oracle.wait_for_all()
-        case "partition":
-            oracle.partition(*r[1:5])
-        case "unpartition":
-            oracle.unpartition(*r[1:3])
-        case "prefetch" | "idle_prefetch" | "fetch" as name:
-            oracle.on_node(name, *r[1:3])
-        case "evict":
-            oracle.evict(*r[1:3])
-        case "copy":
-            oracle.copy(*r[1:4])
-        case "invalidate":
-            oracle.invalidate(*r[1:3])
-        case "unregister":
-            oracle.unregister(*r[1:3])
-        case "pause":
-            oracle.pause(r[1])
+    @property
+    def size(self) -> tuple[int, int]:
+        """By which programs are compared."""
+        return self.tasks, len(self.text)
 
 
 def build(handles: list[bytes], records: list[bytes], unit: int) -> Program:
     """Return the program of these records; each element of its data is ``unit`` numbers."""
     oracle = Oracle(unit)
     for handle in handles:
-        oracle.handle(*handle)
+        oracle.handle(handle)
     for record in records:
-        _apply(oracle, record)
+        if name := _OPERATIONS[record[0] % len(_OPERATIONS)]:
+            getattr(oracle, name)(record[1:])
     oracle.end()
     return Program(oracle.text(), oracle.tasks)
 

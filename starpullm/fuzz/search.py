@@ -21,25 +21,31 @@ from starpullm.fuzz.interpreter import Failure, Interpreter, build_interpreter
 PROGRAMS_OF_A_SEED = 100
 _OPERATIONS = 256
 _TIME_LIMIT = 15.0  # of a program, in seconds; most take some milliseconds
-_LEAST_LIMIT = 2.0  # the same while a program is shrunk, when many hang
-_TIMES_SLOWEST = 8
+_SHRINKING_LIMIT = 4.0  # the same while one is shrunk, when many hang
 _SHRINKING_SECONDS = 120.0
 _TRIES = 20  # to see how often a program fails
 _MOST_REPEATS = 30
 
 
-@dataclass(frozen=True)
+@dataclass
 class FailedProgram:
-    """A program that failed, and how."""
+    """A program that failed, and how; smaller ones take its place while it is shrunk."""
 
     seed: int
     configuration: Configuration
     program: Program
     failure: Failure
-    tried: int
-    failed: int
+    failed_at: float
+    """By the monotonic clock."""
+    tried: int = 0
+    failed: int = 0
     """How often the program was run again, and failed again, before it was shrunk."""
-    shrinking_seconds: float
+
+    def as_json(self, path: Path) -> dict[str, object]:
+        """Return what programs want to know; the path is that of the C program."""
+        what, details = self.failure.sentence, self.failure.details
+        place = {"seed": self.seed, "configuration": str(self.configuration), "program": str(path)}
+        return {**place, "what": what, "details": details, "tasks": self.program.tasks}
 
     def c_program(self) -> str:
         """Return the program as C without any library but StarPU."""
@@ -59,58 +65,47 @@ class _FailedError(Exception):
 
 
 class _Search:
-    """The programs of a seed: the first one that fails, and the smallest."""
+    """The programs of a seed, and the smallest one that fails."""
 
-    def __init__(self, interpreter: Interpreter, deadline: float, *, shrink: bool) -> None:
+    def __init__(self, interpreter: Interpreter, seed: int, deadline: float, *, shrink: bool) -> None:
         self.ran = 0
-        self.smallest: tuple[Program, Failure] | None = None
-        self.tried, self.failed = 0, 0
-        self.failed_at = 0.0
+        self.found: FailedProgram | None = None
         self._interpreter = interpreter
+        self._seed = seed
         self._deadline = deadline
         self._shrink = shrink
         self._repeats = 1
-        self._slowest = 0.0
 
     def fails(self, program: Program) -> bool:
         """Run a program; to shrink one, so often that it would probably fail again if it could."""
         if time.monotonic() > self._deadline:
             return False
-        if self.smallest is not None:
+        if found := self.found:
             failure = next(filter(None, (self._again(program) for _ in range(self._repeats))), None)
-            if failure is not None:
-                self._keep(program, failure)
+            if failure is not None and program.size < found.program.size:
+                details = failure.details or found.failure.details
+                found.program, found.failure = program, replace(failure, details=details)
             return failure is not None
         self.ran += 1
-        start = time.monotonic()
         failure = self._interpreter.run(program.text, _TIME_LIMIT)
         if failure is None:
-            self._slowest = max(self._slowest, time.monotonic() - start)
             return False
-        self.failed_at = time.monotonic()
-        self.smallest = program, failure
+        configuration = self._interpreter.configuration
+        self.found = FailedProgram(self._seed, configuration, program, failure, time.monotonic())
         if self._shrink:
-            self._judge(program, failure)
+            self._judge(self.found)
         self._deadline = time.monotonic() + _SHRINKING_SECONDS * self._shrink
         return True
 
     def _again(self, program: Program) -> Failure | None:
-        limit = min(max(_LEAST_LIMIT, _TIMES_SLOWEST * self._slowest), _TIME_LIMIT)
-        return self._interpreter.run(program.text, limit, stacks=False)
+        return self._interpreter.run(program.text, _SHRINKING_LIMIT, stacks=False)
 
-    def _judge(self, program: Program, failure: Failure) -> None:
+    def _judge(self, found: FailedProgram) -> None:
         """See how often a program fails; one that hangs takes long, and is run less often."""
-        self.tried = _TRIES if not failure.is_hang else 3
-        self.failed = sum(self._again(program) is not None for _ in range(self.tried))
-        self._repeats = min(_MOST_REPEATS, 3 * self.tried // self.failed) if self.failed else _MOST_REPEATS
-        if self.failed == self.tried:
-            self._repeats = 1
-
-    def _keep(self, program: Program, failure: Failure) -> None:
-        assert self.smallest is not None
-        best, first = self.smallest
-        if (program.tasks, len(program.text)) < (best.tasks, len(best.text)):
-            self.smallest = program, replace(failure, details=failure.details or first.details)
+        found.tried = 3 if found.failure.is_hang else _TRIES
+        found.failed = sum(self._again(found.program) is not None for _ in range(found.tried))
+        if found.failed < found.tried:
+            self._repeats = min(_MOST_REPEATS, 3 * found.tried // max(found.failed, 1))
 
 
 def search_seed(
@@ -119,7 +114,7 @@ def search_seed(
     """Run the programs of a seed in its configuration; return a failure, and how many programs were run."""
     configuration = Configuration.drawn(seed, chosen)
     with Interpreter(directory, configuration) as interpreter:
-        search = _Search(interpreter, deadline, shrink=shrink)
+        search = _Search(interpreter, seed, deadline, shrink=shrink)
 
         @hypothesis_seed(seed)
         @settings(
@@ -138,17 +133,10 @@ def search_seed(
 
         try:
             run()
-        except (_FailedError, HypothesisException):  # such as Flaky: a failure of threads may not come again
-            if search.smallest is None:
+        except (_FailedError, HypothesisException, ExceptionGroup):  # also Flaky: threads may not fail again
+            if search.found is None:
                 raise
-        except ExceptionGroup as group:
-            if search.smallest is None or group.split((_FailedError, HypothesisException))[1]:
-                raise
-    if search.smallest is None:
-        return None, search.ran
-    program, failure = search.smallest
-    shrinking = time.monotonic() - search.failed_at
-    return FailedProgram(seed, configuration, program, failure, search.tried, search.failed, shrinking), search.ran
+    return search.found, search.ran
 
 
 @contextmanager

@@ -23,13 +23,13 @@ PLAIN = Configuration("eager", 2)
 WRONG = """\
 starpullm-fuzz 1 1
 handle 0 1 4 1 1 1
-task 0 1 0 0 0 0 -1 -1 0 1 0 1 17 0
+task 0 0 0 0 0 -1 -1 0 1 0 R 0x11 0
 wait_for_all
-unregister 0 4 1 0 0
+unregister 0 0 0
 end
 """
-RIGHT = WRONG.replace(" 17 ", " 242678308967994831 ")
-ENDLESS = RIGHT.replace("task 0 1 0", "task 0 1 4").replace("831 0", "831 1 9")
+RIGHT = WRONG.replace("0x11 ", "0x35e2aa2e0bad5cf ")
+ENDLESS = RIGHT.replace("task 0 0", "task 0 4").replace("0x35e2aa2e0bad5cf 0", "0x35e2aa2e0bad5cf 1 9")
 """Its task waits for a tag that no task has."""
 
 

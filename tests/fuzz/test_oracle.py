@@ -19,19 +19,19 @@ def _random_program(seed: int) -> str:
     return build(handles, [drawn.randbytes(16) for _ in range(200)], 1).text
 
 
-def _accesses(line: str) -> list[tuple[int, int, int]]:
-    numbers = [int(word) for word in line.split()[1:]]
-    return [(numbers[i], numbers[i + 1], numbers[i + 2]) for i in range(10, 10 + 3 * numbers[9], 3)]
+def _accesses(line: str) -> list[tuple[str, str, str]]:
+    words = line.split()[1:]
+    return [(words[i], words[i + 1], words[i + 2]) for i in range(9, 9 + 3 * int(words[8]), 3)]
 
 
 def test_a_writer_changes_what_the_next_reader_sees() -> None:
     oracle = Oracle(1)
-    oracle.handle(1, 0, 0, 0)
-    reader, writer = bytes([0, 0] * 4), bytes([0, 1] * 4)
+    oracle.handle(bytes([1, 0, 0, 0]))
+    reader, writer = bytes(15), bytes([0, 0, 1, *bytes(12)])
     for chosen in (reader, writer, reader, writer, reader):
-        oracle.task(0, chosen, 0, 0, 0, 0, 0)
+        oracle.task(chosen)
     oracle.end()
-    tasks = [_accesses(line)[0] for line in oracle.lines if line.startswith("task")]
+    tasks = [_accesses(line)[0] for line in oracle.text().splitlines() if line.startswith("task")]
     assert [mode for _, mode, _ in tasks] == [R, RW, R, RW, R]
     seen = [digest for _, _, digest in tasks]
     assert seen[0] == seen[1]
@@ -41,31 +41,34 @@ def test_a_writer_changes_what_the_next_reader_sees() -> None:
 
 def test_what_has_no_content_is_written_first() -> None:
     oracle = Oracle(1)
-    oracle.handle(1, 0, 0, 1)
-    oracle.task(0, bytes(8), 0, 0, 0, 0, 0)
-    oracle.task(0, bytes(8), 0, 0, 0, 0, 0)
-    assert [_accesses(line)[0][1] for line in oracle.lines if line.startswith("task")] == [W, R]
+    oracle.handle(bytes([1, 0, 0, 1]))
+    oracle.task(bytes(15))
+    oracle.task(bytes(15))
+    assert [_accesses(line)[0][1] for line in oracle.text().splitlines() if line.startswith("task")] == [W, R]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_program_waits_for_all_that_it_starts(seed: int) -> None:
-    paused, held, alive, waitable = False, 0, set[int](), set[int]()
+    paused, held, alive, waitable, run = False, 0, set[int](), set[int](), list[int]()
     for line in _random_program(seed).splitlines()[1:-1]:
         name, *words = line.split()
-        numbers = [int(word) for word in words]
+        numbers = [int(word, 0) for word in words if not word.isupper()]
         paused = name == "pause" or (paused and name != "resume")
         held += (name == "acquire" and numbers[1] == 2) - (name == "release")
+        if name in ("task", "acquire"):
+            run.append(numbers[0])
         if name == "handle":
             alive.add(numbers[0])
         if name in ("unregister", "unregister_submit"):
             alive.remove(numbers[0])
-        if name == "task" and numbers[2] & 1:
+        if name == "task" and numbers[1] & 1:
             waitable.add(numbers[0])
         if name == "wait":
             waitable.remove(numbers[0])
         if name in ("wait", "wait_for_all", "unregister", "invalidate"):
             assert not paused
     assert (paused, held, alive, waitable) == (False, 0, set(), set())
+    assert sorted(run) == list(range(len(run)))
 
 
 def test_the_same_records_are_the_same_program() -> None:
@@ -74,9 +77,8 @@ def test_the_same_records_are_the_same_program() -> None:
 
 
 def test_a_c_program_names_the_modes_and_ends_with_its_verdict() -> None:
-    text = c_program("starpullm-fuzz 1 1\nhandle 0 1 4 1 1 1\ntask 0 1 0 0 0 0 -1 -1 0 1 0 3 17 0\nend\n", "why")
-    assert "op_task((uint64_t[]){0, 1, 0, 0, 0, 0, -1, -1, 0, 1, 0, STARPU_RW, 0x11, 0});" in text
-    assert "op_partition" not in text
+    text = c_program("starpullm-fuzz 1 1\nhandle 0 1 4 1 1 1\ntask 0 0 0 0 0 -1 -1 0 1 0 RW 0x11 0\nend\n", "why")
+    assert "op_task((uint64_t[]){0, 0, 0, 0, 0, -1, -1, 0, 1, 0, RW, 0x11, 0});" in text
     assert "starpullm" not in text
 
 
