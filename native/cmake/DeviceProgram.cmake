@@ -1,5 +1,5 @@
 # Makes the program for OpenCL devices out of the plain kernels, as a header with its text:
-#   cmake -DSOURCES=<native/src> -DTEXT=<the header> -P DeviceProgram.cmake
+#   cmake -DSOURCES=<native/src> -DTEXT=<the header> -P DeviceProgram.cmake    (with -DPLAIN=ON without tiled matmuls)
 # OpenCL C lacks #include of these files, and pointers name the memory that they point into. A device calls a kernel with
 # buffers and an offset in bytes into each; its work-items are the team.
 file(READ ${SOURCES}/kernels/kernels.h kernels)
@@ -20,6 +20,11 @@ endforeach()
 string(REGEX REPLACE "#(include|pragma once)[^\n]*\n" "" program "${program}")
 string(REGEX REPLACE "\nstatic const " "\n__constant " program "${program}")
 string(REGEX REPLACE "(float|int32_t) \\*" "__global \\1 *" program "${program}")
+set(tiled "")
+if(NOT PLAIN)
+    file(READ ${SOURCES}/devices/matmul.cl tiled)
+endif()
+string(APPEND program "${tiled}")
 
 # One entry point for each kernel of kernels.def.
 file(READ ${SOURCES}/kernels/kernels.def list)
@@ -38,12 +43,22 @@ foreach(kernel IN LISTS list)
     string(REGEX REPLACE "${pointer}" "(__global \\2 *)(\\3 + \\3_at)" passed "${parameters}")
     string(REPLACE "const struct adamw_options *" "&" passed "${passed}")
     string(REGEX REPLACE "(size_t|float|int64_t|enum sum_start) ([a-zA-Z0-9_]+)" "\\2" passed "${passed}")
-    string(APPEND program "
+    if(tiled MATCHES " ${name}_tiled")
+        string(APPEND program "
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void ${name}(${declared})
+{
+    __local struct panels panels;
+    ${name}_tiled(${passed}, &panels);
+}
+")
+    else()
+        string(APPEND program "
 __kernel void ${name}(${declared})
 {
     ${name}_ref(${passed}, (struct team){get_global_id(0), get_global_size(0)});
 }
 ")
+    endif()
 endforeach()
 
 string(HEX "${program}" bytes)

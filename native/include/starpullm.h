@@ -140,7 +140,7 @@ struct starpullm_runtime_options {
     /* How many OpenCL devices run tasks beside the workers; -1: all. With workers of one thread and the library's own
      * kernels, without offload. What only one iteration needs has no buffer in main memory then. */
     int32_t devices;
-    int32_t fused; /* 1: STARPULLM_FUSED, with the library's own kernels, without devices */
+    int32_t fused; /* 1: STARPULLM_FUSED, with the library's own kernels */
 };
 STARPULLM_API enum starpullm_status starpullm_runtime_create(const struct starpullm_runtime_options *options,
                                                              starpullm_runtime **runtime);

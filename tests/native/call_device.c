@@ -1,4 +1,5 @@
-/* As call_kernels.c, by a device: the first that is no CPU, or else the first. */
+/* As call_kernels.c, by the arithmetic that is named, strict or fused, and a device: the first that is no CPU, or else
+ * the first. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +60,7 @@ static void check_guard(const char *guard)
         expect(guard[i] == 0x5a, "a kernel writes out of bounds");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     cl_int error;
     cl_device_id id = find(CL_DEVICE_TYPE_GPU | CL_DEVICE_TYPE_ACCELERATOR);
@@ -71,7 +72,8 @@ int main(void)
     cl_command_queue queue = clCreateCommandQueue(context, id, 0, &error);
     expect(!error, "no queue");
     struct device device;
-    expect(device_open(&device, id, context, queue) == STARPULLM_OK, "the device is refused");
+    expect(device_open(&device, id, context, queue, argc > 1 && strcmp(argv[1], "fused") == 0) == STARPULLM_OK,
+           "the device is refused");
     fprintf(stderr, "%s, %.1f GiB\n", device.facts.name, (double)device.facts.memory / (1 << 30));
     for (struct call call; fread(&call, sizeof call, 1, stdin) == 1;) {
         struct argument argument[MOST_ARGUMENTS] = {{NULL, -1, NULL}};

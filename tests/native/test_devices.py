@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +16,17 @@ import numpy as np
 import pytest
 
 from starpullm import Runtime, Trainer
-from starpullm.binding.kernels import Kernel
+from starpullm.binding.kernels import Kernel, level_name
+from starpullm.checks.kernels.draw_case import Draw
 from starpullm.checks.kernels.guard_pages import GuardPages
 from starpullm.checks.kernels.kernel_bits import Function, compare_levels
-from starpullm.checks.kernels.kernel_cases import CASES, declared_kernels, make_case
+from starpullm.checks.kernels.kernel_cases import CASES, Sizes, declared_kernels, make_case, product_kernels
+from starpullm.checks.result import Finding
 from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import InvalidArgumentError, OutOfMemoryError
 from starpullm.golden.records import shipped_record
 from starpullm.instruments import Instruments
+from starpullm.options import ARITHMETICS
 
 from .children import TWO_CORES, Reply, assert_command_refused, assert_refused, attempt, run_cli, run_function
 from .test_cross import HERE, KINDS_OF_CASES, NATIVE, NATIVELY, Elsewhere
@@ -55,23 +59,45 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(300)
-def test_kernels(program: Path) -> None:
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+def test_kernels(program: Path, arithmetic: str) -> None:
     """Each kernel on the device, compared with the plain ones of the installed library; the device is the team."""
-    pages, found, compared = GuardPages(), [], 0
-    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        for kernel in CASES:
+    kernels = CASES if arithmetic == ARITHMETICS[0] else product_kernels()
+    assert found_differing(program, arithmetic, dict.fromkeys(kernels, KINDS_OF_CASES)) == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+def test_edges_of_tiles(program: Path, arithmetic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matmuls of sizes that are parts of the tiles of 64 x 64 outputs and 16 terms, and a bit more or less."""
+    edges = (1, 2, 7, 15, 16, 17, 31, 63, 64, 65, 97, 131)
+
+    def sizes(draw: Draw) -> Sizes:
+        N, C, OC = (edges[draw.below(len(edges))] for _ in range(3))
+        first = draw.below(OC)
+        return {"N": N, "C": C, "OC": OC, "first": first, "rows": 1 + draw.below(OC - first)}
+
+    kernels = [kernel for kernel in CASES if kernel.startswith("matmul")]
+    for kernel in kernels:
+        monkeypatch.setitem(CASES, kernel, CASES[kernel]._replace(sizes=sizes))
+    assert found_differing(program, arithmetic, dict.fromkeys(kernels, 120)) == []
+
+
+def found_differing(program: Path, arithmetic: str, numbers: Mapping[str, int]) -> list[Finding]:
+    """Compare kernels in so many cases each."""
+    pages, found, plain = GuardPages(), [], level_name("ref", arithmetic)
+    with subprocess.Popen([program, arithmetic], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        for kernel, number in numbers.items():
             parameters = declared_kernels()[kernel]
             kinds = "".join("v" if of.shape is None else "a" for of in parameters)
             outputs = [of.name for of in parameters if not of.is_input and of.shape is not None]
-            levels: dict[str, Function] = {"ref": Kernel("ref", kernel), "opencl": Elsewhere(process, kinds, kernel, 0)}
-            for number in range(KINDS_OF_CASES):
-                case = replace(make_case(kernel, 1, number), threads=1)
+            levels: dict[str, Function] = {plain: Kernel(plain, kernel), "opencl": Elsewhere(process, kinds, kernel, 0)}
+            for case in (replace(make_case(kernel, 1, of), threads=1) for of in range(number)):
                 elements, of_case = compare_levels(case, levels, outputs, pages)
+                assert elements > 0
                 found += of_case
-                compared += elements
-    assert found == []
-    assert compared > 0
     assert process.returncode == 0
+    return found
 
 
 # ---- In a runtime ----

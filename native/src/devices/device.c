@@ -8,7 +8,8 @@
 
 #include "devices/program_text.h"
 
-/* Work-items beside each other in a group, and groups of a compute unit: enough for a GPU to hide its latencies. */
+/* Work-items of a group, as devices/matmul.cl has it, and groups of a compute unit: enough for a GPU to hide its
+ * latencies. */
 enum { GROUP = 64, GROUPS_PER_UNIT = 4 };
 
 /* NULL: nothing. */
@@ -56,9 +57,10 @@ static status refuse_program(const struct device *device, cl_device_id id, cl_in
     return code;
 }
 
-static status build(struct device *device, cl_device_id id, cl_context context)
+static status build(struct device *device, cl_device_id id, cl_context context, bool fused)
 {
-    static const char options[] = "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt";
+    const char *options = fused ? "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -DFUSED"
+                                : "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt";
     cl_int error;
     device->program = clCreateProgramWithSource(context, 1, &(const char *){device_program}, NULL, &error);
     if (error)
@@ -75,7 +77,7 @@ static status build(struct device *device, cl_device_id id, cl_context context)
     return STARPULLM_OK;
 }
 
-status device_open(struct device *device, cl_device_id id, cl_context context, cl_command_queue queue)
+status device_open(struct device *device, cl_device_id id, cl_context context, cl_command_queue queue, bool fused)
 {
     *device = (struct device){.queue = queue};
     TRY(device_describe(id, &device->facts));
@@ -85,7 +87,7 @@ status device_open(struct device *device, cl_device_id id, cl_context context, c
     cl_uint units = 1;
     clGetDeviceInfo(id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
     device->team = (size_t)units * GROUPS_PER_UNIT * GROUP;
-    const status code = build(device, id, context);
+    const status code = build(device, id, context, fused);
     if (code != STARPULLM_OK)
         device_close(device);
     return code;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CL/cl.h>
+#include <stdbool.h>
 
 #include "status.h"
 
@@ -22,8 +23,9 @@ struct device {
 
 status device_describe(cl_device_id id, struct starpullm_device_info *facts);
 
-/* Refuses a device without the arithmetic. Context and queue are the caller's, and last until device_close(). */
-status device_open(struct device *device, cl_device_id id, cl_context context, cl_command_queue queue);
+/* Refuses a device without the arithmetic. Context and queue are the caller's, and last until device_close(). fused:
+ * sums of products are. */
+status device_open(struct device *device, cl_device_id id, cl_context context, cl_command_queue queue, bool fused);
 void device_close(struct device *device);
 
 /* A call: the kernel's arguments in order, then device_run(), which returns when the kernel has run. */

@@ -16,8 +16,9 @@ int devices_wanted(int number)
     return 0;
 }
 
-status devices_open(int count, int64_t *memory)
+status devices_open(int count, bool fused, int64_t *memory)
 {
+    (void)fused;
     (void)count;
     *memory = 0;
     return STARPULLM_OK;

@@ -60,7 +60,7 @@ static int64_t memory_of(int device)
     return (int64_t)starpu_memory_get_total(starpu_worker_get_memory_node((unsigned)worker));
 }
 
-status devices_open(int count, int64_t *memory)
+status devices_open(int count, bool fused, int64_t *memory)
 {
     const int started = count ? (int)starpu_opencl_worker_get_count() : 0;
     if (started != count)
@@ -75,7 +75,7 @@ status devices_open(int count, int64_t *memory)
         starpu_opencl_get_device(num_open, &id);
         starpu_opencl_get_context(num_open, &context);
         starpu_opencl_get_queue(num_open, &queue);
-        TRY(device_open(&devices[num_open], id, context, queue));
+        TRY(device_open(&devices[num_open], id, context, queue, fused));
     }
     bytes_to = bytes_from = 0;
     if (count)

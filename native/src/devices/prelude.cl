@@ -8,7 +8,11 @@ typedef ulong uint64_t;
 
 #define UINT64_C(x) x##UL
 #define UINT64_MAX ULONG_MAX
+#ifdef FUSED
+#define MULTIPLY_ADD(a, b, sum) fma(a, b, sum)
+#else
 #define MULTIPLY_ADD(a, b, sum) ((sum) + (a) * (b))
+#endif
 #define copysignf copysign
 #define fabsf fabs
 #define sqrtf sqrt

@@ -108,11 +108,9 @@ static status check_devices(const struct starpullm_runtime_options *options)
     if (options->threads_per_worker > 1)
         return invalid_argument("devices: found partition %dx%d, expected workers of one thread beside devices",
                                 options->workers, options->threads_per_worker);
-    if (options->blas_library || options->platform_functions || options->fused)
-        return invalid_argument("devices: found %s, expected the library's own strict kernels beside devices",
-                                options->blas_library ? "a BLAS"
-                                : options->fused      ? "fused arithmetic"
-                                                      : "the platform's functions");
+    if (options->blas_library || options->platform_functions)
+        return invalid_argument("devices: found %s, expected the library's own kernels beside devices",
+                                options->blas_library ? "a BLAS" : "the platform's functions");
     if (options->offload)
         return invalid_argument("devices: found offload, expected data in memory alone beside devices");
     const int found = devices_wanted(ALL_DEVICES);

@@ -177,7 +177,7 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
         .offload_plan = (enum starpullm_offload_plan)options->offload_plan,
     };
     runtime->running = true;
-    TRY(devices_open(runtime->layout.devices, &runtime->layout.device_memory));
+    TRY(devices_open(runtime->layout.devices, options->fused, &runtime->layout.device_memory));
     return start_parallel_workers(runtime);
 }
 
