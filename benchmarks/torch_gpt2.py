@@ -22,8 +22,8 @@ from torch.nn import functional
 
 from starpullm.data.generator import generate_tokens
 from starpullm.files.checkpoint import Checkpoint, checkpoint_config, read_checkpoint
-from starpullm.processes.children import Service
 from starpullm.processes.progress import report_phase
+from starpullm.processes.service import Service
 from starpullm.speed.worker import STEP
 from starpullm.speed.workload import SEED, Workload
 

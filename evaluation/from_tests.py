@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from starpullm.processes.children import find_function
+from starpullm.processes.service import find_function
 
 _CHECKOUT = Path(__file__).parents[1]
 

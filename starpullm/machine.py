@@ -6,9 +6,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from math import prod
 from pathlib import Path
@@ -139,6 +139,20 @@ def inspect_machine() -> dict[str, Any]:
         "float_environment": environment,
         "findings": [{"is_problem": is_problem, "sentence": sentence} for is_problem, sentence in findings],
     }
+
+
+def machine_in_child() -> dict[str, Any]:
+    """Return what `inspect_machine` finds in a child, so that this process needn't open the native library."""
+    from starpullm.processes.children import Child
+
+    with Child("machine", _describe_machine, {}) as child:
+        report: dict[str, Any] = child.start().result()
+        return report
+
+
+@contextmanager
+def _describe_machine(comm: None) -> Iterator[tuple[dict[str, Any], Callable[[object], None]]]:
+    yield inspect_machine(), lambda request: None
 
 
 def _copied(struct: Any, *names: str) -> dict[str, Any]:

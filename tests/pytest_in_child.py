@@ -19,7 +19,8 @@ import pytest
 
 from starpullm.binding import allocations
 from starpullm.processes import Comm
-from starpullm.processes.children import Answered, Child
+from starpullm.processes.children import Child
+from starpullm.processes.service import Answered
 
 from .pytest_children import UNUSED, load_plugin
 from .refusals import compile_refusals

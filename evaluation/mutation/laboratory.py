@@ -9,31 +9,31 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-
 from starpullm import machine
+from starpullm.binding import allocations
 from starpullm.checks.cases import TILES, Case
-from starpullm.checks.check import Arrays, all_checks
-from starpullm.checks.check_context import environment, run_check
+from starpullm.checks.check import all_checks
+from starpullm.checks.check_context import environment, serve_checks
 from starpullm.checks.devices import PLACEMENTS, case_on
-from starpullm.checks.isolation import Pool
 from starpullm.checks.kernels.kernel_cases import CASES
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.scenario.scenarios import PARTS
+from starpullm.checks.suite_items import Item
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
 from starpullm.options import OFFLOAD_PLANS, RuntimeConfiguration
-from starpullm.processes.children import Answered, Hung, Reply
+from starpullm.processes.children import Hung, Pool
 from starpullm.processes.endings import Completed, Job, TimedOut
 from starpullm.processes.job import run_job
+from starpullm.processes.service import Answered
 from starpullm.pytest_plugin.plugin_options import PERTURBING
 from starpullm.speed.interleaved_rounds import interleaved_rounds, with_control
 from starpullm.speed.variant import Variant
@@ -74,6 +74,14 @@ class Catch:
     finding: str
 
 
+class UnansweredError(Exception):
+    """A child has not answered; ``has_hung`` says whether the time limit has ended it."""
+
+    def __init__(self, text: str, has_hung: bool) -> None:
+        super().__init__(text)
+        self.has_hung = has_hung
+
+
 class Laboratory:
     """A library, perhaps with a defect, and the processes that check it; a context manager.
 
@@ -102,7 +110,7 @@ class Laboratory:
             "STARPU_HOME": str(directory),
             "STARPU_RAND_SEED": str(SEED),
         }
-        self._pool = Pool(self.environment)
+        self._pool = Pool(serve_checks, self.environment)
         self._seeds = itertools.count(SEED)
 
     def __enter__(self) -> Self:
@@ -119,56 +127,46 @@ class Laboratory:
 
     def alone(self, name: str, case: Case, *, check: str = "", ranks: int = 1) -> Iterator[Catch]:
         """Yield what a registered check, by default of this name, has found in processes without a runtime."""
-        arguments: dict[str, Any] = {"check": check or name, "case": case._asdict()}
-        yield from self._judge(
-            name,
-            "",
-            lambda: self._pool.call(ranks, run_check, time_limit=TIME_LIMIT, **arguments),
-        )
+        return self._found(name, "", Item(all_checks()[check or name], case, None, ranks).run)
 
     def test(
-        self, name: str, check: Callable[..., None], where: RuntimeConfiguration | int = 1, **arguments: Any
+        self,
+        name: str,
+        test: Callable[..., None],
+        placement: RuntimeConfiguration | None = None,
+        environment: Mapping[str, str] | None = None,
+        **arguments: Any,
     ) -> Iterator[Catch]:
-        """Yield what one of the project's own checks has found, by default in a process without a runtime."""
-        call = partial(self._pool.call, where, check, time_limit=TIME_LIMIT, **arguments)
-        yield from self._judge(name, "", call)
+        """Yield what one of the project's own tests has found, by default in a process without a runtime."""
+        request = partial(test, **arguments)
+        return self._found(name, "", lambda ask: ask(placement, request, environment=environment))
 
-    def _judge(self, name: str, where: str, call: Callable[[], Reply]) -> Iterator[Catch]:
-        start = time.monotonic()
-        answer = call()
-        seconds = time.monotonic() - start
-        if not isinstance(answer, Answered):
-            assert "LibraryNotFoundError" not in answer.text, answer.text  # nothing was tried
-            # A job whose ranks have crashed may take a moment to end, and then reads as if it had hung.
-            hung = isinstance(answer, Hung) and seconds >= TIME_LIMIT
-            yield Catch(TIME_LIMIT_CATCH if hung else name, answer.text.splitlines()[0])
-        elif answer.value is not None:
-            yield from judge(name, answer.value, where)
-
-    def check(
-        self, name: str, configuration: RuntimeConfiguration, check: str, case: Case, path: str = ""
-    ) -> Iterator[Catch]:
+    def check(self, name: str, configuration: RuntimeConfiguration, check: str, case: Case) -> Iterator[Catch]:
         """Yield what a registered check has found."""
-        counts = all_checks()[check].needs.counts_allocations
-        arguments: dict[str, Any] = {"check": check, "case": case._asdict(), "path": path, "counts_allocations": counts}
-        return self._judge(
-            name,
-            str(configuration),
-            lambda: self._pool.call(configuration, run_check, time_limit=TIME_LIMIT, **arguments),
-        )
+        return self._found(name, str(configuration), Item(all_checks()[check], case, configuration).run)
 
     def together(self, name: str, check: str, parts: Sequence[tuple[RuntimeConfiguration, Case]]) -> Iterator[Catch]:
         """Yield what a registered check finds that compares several runs, or what one of them has found."""
-        arrays: dict[str, Arrays] = {}
-        path = self.directory / "arrays.npz"
-        for configuration, case in parts:
-            caught = list(self.check(name, configuration, check, case, str(path)))
-            if caught:
-                yield from caught
-                return
-            with np.load(path) as file:
-                arrays[f"{case} on {configuration}"] = dict(file)
-        yield from judge(name, all_checks()[check].together(arrays), check)
+        return self._found(name, check, Item(all_checks()[check], Case(), None, parts=parts).run)
+
+    def _found(self, name: str, where: str, run: Callable[[Callable[..., Any]], Result | None]) -> Iterator[Catch]:
+        """Yield what a run has found that asks children by the function that it is given."""
+        try:
+            result = run(self._ask)
+        except UnansweredError as lost:
+            yield Catch(TIME_LIMIT_CATCH if lost.has_hung else name, str(lost).splitlines()[0])
+        else:
+            if result is not None:
+                yield from judge(name, result, where)
+
+    def _ask(self, placement: RuntimeConfiguration | None, request: partial[Any], **options: Any) -> Any:
+        start = time.monotonic()
+        reply = self._pool.ask(placement, request, time_limit=TIME_LIMIT, **options)
+        if isinstance(reply, Answered):
+            return reply.value
+        assert "LibraryNotFoundError" not in reply.text, reply.text  # nothing was tried
+        # A job whose ranks have crashed may take a moment to end, and then reads as if it had hung.
+        raise UnansweredError(reply.text, isinstance(reply, Hung) and time.monotonic() - start >= TIME_LIMIT)
 
     def job(self, ranks: int | None, *command: str) -> Any:
         """Run Python with this library: in one process if `ranks` is None, else under mpirun."""
@@ -317,7 +315,7 @@ def has_device() -> bool:
 
 def projects_tests(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Let allocations of kernels fail, and count what each of two ranks has."""
-    yield from laboratory.test(name, scarce_kernels, counts_allocations=True)
+    yield from laboratory.test(name, scarce_kernels, environment=allocations.preloading())
     for reduction in ALL:
         yield from laboratory.test(name, shares_of_ranks, RANKS, reduction=reduction)
 

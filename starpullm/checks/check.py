@@ -11,19 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm import checks
+from starpullm.binding import allocations
 from starpullm.checks.cases import Case, Promise, SuiteOptions, one_record, record_cases, sharing_cases
+from starpullm.checks.check_context import CheckContext, StandaloneContext
 from starpullm.checks.result import MAX_LISTED, Finding, Outcome, Result
 from starpullm.errors import InvalidArgumentError
 from starpullm.options import RuntimeConfiguration
-
-if TYPE_CHECKING:
-    from starpullm.checks.check_context import CheckContext
+from starpullm.processes.progress import report_phase
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.float32]]
 """What a run leaves to be compared with other runs, by name."""
@@ -32,11 +32,10 @@ ALL = tuple(Promise)
 
 
 class Where(Enum):
-    """The placements of a check's cases."""
+    """The placements of the cases of a check that has a runtime."""
 
     EACH = "on each placement"
     ONE_WORKER = "on 1x1"
-    ALONE = "in a process that has no runtime yet"
     TOGETHER = "on all placements, which are compared with each other"
 
 
@@ -62,11 +61,8 @@ class Needs(NamedTuple):
         return least <= ranks and (most is None or ranks <= most)
 
 
-class Check:
-    """A claim about training, and how it is checked; subclasses are registered by `check`, and named by their class.
-
-    The docstring says what is compared with what. A check of ``Where.TOGETHER`` returns arrays from its run.
-    """
+class Claim:
+    """A claim about training and its verdict: what a `Check` and a `StandaloneCheck` have in common."""
 
     family: str
     """The marker of its tests, without ``starpullm_``."""
@@ -87,6 +83,11 @@ class Check:
         """The words of the class's name."""
         return re.sub(r"(?<!^)(?=[A-Z])", " ", type(self).__name__).lower()
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What the environment of its process has in addition to that of others."""
+        return allocations.preloading() if self.needs.counts_allocations else {}
+
     def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield what is run on so many ranks: records, sub-batches and reductions that `needs` allows."""
         if self.needs.one_record:
@@ -98,15 +99,16 @@ class Check:
 
     def placements(self, options: SuiteOptions, ranks: int) -> Sequence[RuntimeConfiguration | None]:
         """Return the placements of each case; None: the check chooses them itself."""
-        places = options.configurations(ranks)
-        if self.needs.where is Where.ONE_WORKER:
-            return [places[0]._replace(partition="1x1")]
-        return places if self.needs.where is Where.EACH else [None]
+        return [None]
 
     def parts(
         self, options: SuiteOptions, ranks: int, case: Case, placement: RuntimeConfiguration | None
     ) -> Sequence[tuple[RuntimeConfiguration, Case]]:
-        """Return the runs whose arrays are compared, the one that is compared with first."""
+        """Return the runs whose arrays are compared, the one that is compared with first; none if it's one run."""
+        return ()
+
+    def together(self, parts: Mapping[str, Arrays]) -> Result:
+        """Compare the arrays of all parts, which are named by where they ran."""
         raise NotImplementedError
 
     def unfinished(self, case: Case, placement: RuntimeConfiguration | None) -> Result:
@@ -115,14 +117,6 @@ class Check:
         where = " on ".join(filter(None, (str(case), str(placement or ""))))
         none = self.result(compared=0, undecided="no result", limit=None, **facts)
         return replace(none, outcome=Outcome.NO_RESULT, sentence="", where=where)
-
-    def run(self, context: CheckContext, case: Case) -> Result | Arrays:
-        """Run a case; over ranks on all, and the worst result counts. A check alone gets a ``StandaloneContext``."""
-        raise NotImplementedError
-
-    def together(self, parts: Mapping[str, Arrays]) -> Result:
-        """Compare the arrays of all parts, which are named by where they ran."""
-        raise NotImplementedError
 
     def result(
         self,
@@ -170,9 +164,52 @@ class Check:
         )
 
 
-_REGISTERED: dict[str, Check] = {}
+class StandaloneCheck(Claim):
+    """A check in a process that has no runtime yet, registered and described as a `Check`."""
 
-C = TypeVar("C", bound=type[Check])
+    def run(self, context: StandaloneContext, case: Case) -> Result:
+        """Run a case; over ranks on all, and the worst result counts."""
+        raise NotImplementedError
+
+
+class Check(Claim):
+    """A check that has a runtime; subclasses are registered by `check`, and named by their class.
+
+    The docstring says what is compared with what. A check of ``Where.TOGETHER`` returns arrays from its run.
+    """
+
+    def placements(self, options: SuiteOptions, ranks: int) -> Sequence[RuntimeConfiguration | None]:
+        """Return the placements of each case; None: the check chooses them itself."""
+        places = options.configurations(ranks)
+        if self.needs.where is Where.ONE_WORKER:
+            return [places[0]._replace(partition="1x1")]
+        return places if self.needs.where is Where.EACH else [None]
+
+    def run(self, context: CheckContext, case: Case) -> Result | Arrays:
+        """Run a case; over ranks on all, and the worst result counts."""
+        raise NotImplementedError
+
+
+RegisteredCheck: TypeAlias = Check | StandaloneCheck
+
+
+def run_check(context: CheckContext | StandaloneContext, *, check: RegisteredCheck, case: Case) -> Result | Arrays:
+    """Run a case of a check, and say in the result where."""
+    report_phase(f"running {check.name} of {case}")
+    if isinstance(check, StandaloneCheck):
+        assert isinstance(context, StandaloneContext)
+        found: Result | Arrays = check.run(context, case)
+    else:
+        assert isinstance(context, CheckContext)
+        found = check.run(context, case)
+    if isinstance(found, Result):
+        return replace(found, where=" on ".join(filter(None, (str(case), str(context)))))
+    return found
+
+
+_REGISTERED: dict[str, RegisteredCheck] = {}
+
+C = TypeVar("C", bound=type[RegisteredCheck])
 
 
 def check(kind: C) -> C:
@@ -187,7 +224,7 @@ def check(kind: C) -> C:
     return kind
 
 
-def all_checks() -> Mapping[str, Check]:
+def all_checks() -> Mapping[str, RegisteredCheck]:
     """Return the checks of the package by name, in the order in which the suite runs them."""
     modules = [f"{checks.__name__}.{name}" for name in checks.MODULES]
     for module in modules:

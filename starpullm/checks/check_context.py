@@ -1,4 +1,8 @@
-"""Where a check runs: in a process that has a runtime, or alone; the environment, cores and output of the process."""
+"""Where a check runs: in a process that has a runtime, or alone; the environment, cores and output of the process.
+
+`serve_checks` is what the children of checks run. Checks share only the runtime: each makes a trainer of its own from
+the record's model, whose hash is compared before each use, so every check begins at the initial state.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,16 @@ import os
 import resource
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from starpullm.checks.cases import Case
-from starpullm.checks.check import all_checks
-from starpullm.checks.result import Result
+from starpullm.checks.result import worst_of
 from starpullm.checks.training import checkpoint_in
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import GoldenRecord
+from starpullm.machine import with_cores_for
 from starpullm.options import RuntimeConfiguration
 from starpullm.processes import Comm
 from starpullm.processes.progress import report_phase
@@ -49,19 +50,49 @@ class StandaloneContext(NamedTuple):
         return f"{self.comm.Get_size()} ranks" if self.comm else ""
 
 
-def run_check(
-    context: CheckContext | StandaloneContext, *, check: str, case: Mapping[str, Any], path: str = ""
-) -> Result | None:
-    """Run a case of a registered check; arrays are written to a file (.npz), and there is no result then."""
-    of = Case(**case)
-    report_phase(f"running {check} of {of}")
-    found: Any = all_checks()[check].run(context, of)  # type: ignore[arg-type]
-    if isinstance(found, Result):
-        return replace(found, where=" on ".join(filter(None, (str(of), str(context)))))
-    assert isinstance(context, CheckContext)
-    if context.runtime.rank == 0:
-        np.savez(path, allow_pickle=False, **found)
-    return None
+@contextmanager
+def serve_checks(
+    comm: Comm | None, directory: str, configuration: RuntimeConfiguration | None
+) -> Iterator[tuple[None, Callable[[partial[Any]], Any]]]:
+    """Start a runtime, if there is a configuration of one, and answer a function of the context with its value.
+
+    Of several ranks' results the worst one is the answer.
+    """
+    local_directory = _local_directory(comm, directory)
+    with ExitStack() as stack:
+        context: CheckContext | StandaloneContext = StandaloneContext(Path(directory), comm)
+        if configuration is not None:
+            report_phase("starting the runtime")
+            partition, scheduler, _ = configuration
+            if comm is None:
+                os.environ.update(with_cores_for(partition))
+            context = CheckContext(stack.enter_context(Runtime(partition, scheduler, comm)), local_directory)
+
+        def answer(request: partial[Any]) -> Any:
+            report_phase(f"running {request.func.__name__}")
+            if isinstance(context, CheckContext):  # the check before may have needed other arithmetic or functions
+                context.runtime.restart()
+            found = request(context)
+            if comm is None or isinstance(found, Mapping):  # arrays are those of all ranks
+                return found
+            results = [result for result in comm.allgather(found) if result is not None]
+            return worst_of(results) if results else None
+
+        yield None, answer
+
+
+def _local_directory(comm: Comm | None, directory: str) -> Path:
+    """Return a rank's directory, which is also StarPU's unless the user has named another one.
+
+    Ranks that calibrate the machine at the same time would read each other's files before they are complete.
+    """
+    if comm is None:
+        return Path(directory)
+    own = Path(directory, str(comm.Get_rank()))
+    own.mkdir(exist_ok=True)
+    if os.environ.get("STARPU_HOME") == directory:
+        os.environ["STARPU_HOME"] = str(own)
+    return own
 
 
 @contextmanager

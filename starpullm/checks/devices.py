@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from starpullm.checks.cases import TILES, Case, SuiteOptions
-from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.check import Needs, StandaloneCheck, check
 from starpullm.checks.check_context import StandaloneContext, environment
 from starpullm.checks.parity import Parity
 from starpullm.checks.references import record_trainer
@@ -51,7 +51,7 @@ ON_WORKERS: Final = ("mean_loss", "report_loss")
 
 
 @check
-class Devices(Check):
+class Devices(StandaloneCheck):
     """Compare with a golden record while a device runs some of the tasks, and count which, and what moves.
 
     By the trace, an operand is copied to a memory where it is read and its last value isn't yet. StarPU's own count
@@ -62,13 +62,13 @@ class Devices(Check):
     claim = "on a worker or a device, a task has llm.c's bits, and only what is read elsewhere moves"
     fault = "with a device, training goes wrong"
     cannot_see = "how fast a device is"
-    needs = Needs(Where.ALONE, ranks=(1, 1))
+    needs = Needs(ranks=(1, 1))
 
     def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield a case for each placement."""
         yield from (case_on(what, options.seed) for what in PLACEMENTS)
 
-    def run(self, context: StandaloneContext, case: Case) -> Result:  # type: ignore[override]
+    def run(self, context: StandaloneContext, case: Case) -> Result:
         """Train in a process that has no runtime, if there is a device; a CPU counts if there is no other."""
         with environment(STARPU_OPENCL_ON_CPUS=os.environ.get("STARPU_OPENCL_ON_CPUS") if any(devices()) else "1"):
             if not any(devices()):

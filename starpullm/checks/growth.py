@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 
 from starpullm.checks.cases import Case, SuiteOptions, find_record
-from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.check import Check, Claim, Needs, StandaloneCheck, Where, check
 from starpullm.checks.check_context import CheckContext
 from starpullm.checks.leaks import OBJECTS_KEPT_EARLY, find_growth
 from starpullm.checks.observer import Observer
@@ -18,7 +18,7 @@ from starpullm.runtime import Runtime
 _RECORDS = ("tiny", "odd", "small", "deep")
 
 
-class _Growth(Check):
+class _Growth(Claim):
     """Compare what repetitions allocate with what of it is freed."""
 
     family, unit = "memory", "allocations"
@@ -35,12 +35,12 @@ class _Growth(Check):
 
 
 @check
-class GrowthOverRuntimes(_Growth):
+class GrowthOverRuntimes(_Growth, StandaloneCheck):
     """Compare what runtimes allocate, also those that are refused, with what of it is freed when they are closed."""
 
     claim = "closed and refused runtimes leave nothing allocated"
     fault = "runtimes leave memory"
-    needs = Needs(Where.ALONE, ranks=(1, 1), counts_allocations=True)
+    needs = Needs(ranks=(1, 1), counts_allocations=True)
 
     def run(self, context: object, case: Case) -> Result:
         """Start and close runtimes, in a process that has none."""
@@ -56,7 +56,7 @@ class GrowthOverRuntimes(_Growth):
 
 
 @check
-class GrowthOverSteps(_Growth):
+class GrowthOverSteps(_Growth, Check):
     """Compare what traced steps allocate with what of it is freed; over ranks, each rank has a result.
 
     The traces are longer than one block of the recorder, and are cleared.
@@ -82,7 +82,7 @@ class GrowthOverSteps(_Growth):
 
 
 @check
-class GrowthOverTrainers(_Growth):
+class GrowthOverTrainers(_Growth, Check):
     """Compare what trainers allocate that are traced, saved and closed, with what of it is freed.
 
     They are closed while the step is under way that has been saved.

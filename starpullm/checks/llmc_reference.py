@@ -27,9 +27,10 @@ from starpullm.golden.llmc import LlmcModel
 from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, split_layer, step_results, tensor_digest
 from starpullm.options import ARITHMETICS
 from starpullm.processes import Comm
-from starpullm.processes.children import Child, Lost, Raised
+from starpullm.processes.children import Child, Lost
 from starpullm.processes.endings import Completed
 from starpullm.processes.progress import report_phase
+from starpullm.processes.service import Raised
 
 LLMC_SECONDS = 900.0
 """Time limit of one run of llm.c."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from starpullm.checks.cases import Case, SuiteOptions
-from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.check import Needs, StandaloneCheck, check
 from starpullm.checks.check_context import StandaloneContext, environment, is_in_memory
 from starpullm.checks.parity import Parity
 from starpullm.checks.references import record_trainer
@@ -28,14 +28,14 @@ PLACES = {"ahead": ("2x1", "8M"), "lru": ("1x2", "12M")}
 
 
 @check
-class Offloading(Check):
+class Offloading(StandaloneCheck):
     """Compare with a golden record while data move to a disk; then damage their file and train on."""
 
     family, unit = "memory", "tensors"
     claim = "data on a disk keep llm.c's bits, and damaged data are reported"
     fault = "with a memory limit and a disk, training goes wrong"
     cannot_see = "how much memory is used"
-    needs = Needs(Where.ALONE, ranks=(1, 1))
+    needs = Needs(ranks=(1, 1))
 
     def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield a case for each plan; where blocks share activations, gradients are invalidated after the last use."""
@@ -43,7 +43,7 @@ class Offloading(Check):
             recompute = "attention" if plan == "ahead" else "none"
             yield Case(RECORD, 2, "ordered", what=plan, recompute=recompute, seed=options.seed)
 
-    def run(self, context: StandaloneContext, case: Case) -> Result:  # type: ignore[override]
+    def run(self, context: StandaloneContext, case: Case) -> Result:
         """Train in a process that has no runtime."""
         partition, limit = PLACES[case.what]
         with environment(HWLOC_SYNTHETIC="numa:1 core:2 pu:1"):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,13 +94,6 @@ class Result:
         common = {name: value for name, value in found.items() if name in own}
         others = {name: value for name, value in found.items() if name not in own}
         return {**common, "facts": common["facts"] | others, "lines": self.lines()}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return the result that ``as_json`` has described."""
-        known = {entry.name: content[entry.name] for entry in fields(cls)}
-        findings = tuple(Finding(**entry) for entry in content["findings"])
-        return cls(**{**known, "outcome": Outcome(content["outcome"]), "findings": findings})
 
 
 def worst_of(results: Sequence[Result]) -> Result:

@@ -13,7 +13,7 @@ import numpy as np
 
 from starpullm.binding import declarations, prototypes
 from starpullm.checks.cases import Case, SuiteOptions
-from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.check import StandaloneCheck, check
 from starpullm.checks.check_context import StandaloneContext, bound_to, captured_output, environment
 from starpullm.checks.expectations import Expectations
 from starpullm.checks.result import Result
@@ -30,7 +30,7 @@ _MOST_CORES = 1024
 
 
 @check
-class Threads(Check):
+class Threads(StandaloneCheck):
     """Start runtimes on several topologies, and ask where their threads are: on cores enough for all ranks, and not.
 
     One process also asks for topologies that are known and for this machine's own.
@@ -43,7 +43,6 @@ class Threads(Check):
     )
     fault = "the library describes the machine or the threads wrongly, or changes the process"
     cannot_see = "topologies of other machines, except synthetic ones; differences between the machines of a cluster"
-    needs = Needs(Where.ALONE)
     without_cases = "this container doesn't let a process bind and name its threads"
 
     def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
@@ -51,7 +50,7 @@ class Threads(Check):
         if _can_follow_threads():
             yield Case()
 
-    def run(self, context: StandaloneContext, case: Case) -> Result:  # type: ignore[override]  # a check that is alone
+    def run(self, context: StandaloneContext, case: Case) -> Result:
         """Start runtimes on all ranks, in processes that have none."""
         expect, comm = Expectations(), context.comm
         version = prototypes.call("abi_version")  # opens the library, and those of MPI, which may catch signals (UCX)

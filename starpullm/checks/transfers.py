@@ -14,8 +14,8 @@ from typing import Self
 import numpy as np
 
 from starpullm.checks.cases import PROMISES, REPRODUCIBLE, TILES, Case, SuiteOptions
-from starpullm.checks.check import Check, Needs, Where, check
-from starpullm.checks.check_context import CheckContext, StandaloneContext, captured_output, environment
+from starpullm.checks.check import Needs, StandaloneCheck, check
+from starpullm.checks.check_context import StandaloneContext, captured_output, environment
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.training import STEPS, checkpoint_in, trace_steps
@@ -55,14 +55,14 @@ class Sent:
 
 
 @check
-class Transfers(Check):
+class Transfers(StandaloneCheck):
     """Compare what each rank has sent with what its trace requires: no message more and none less."""
 
     family, unit = "dependencies", "messages"
     claim = "StarPU-MPI sends as many messages and bytes as the submitted tasks require"
     fault = "other messages were sent than the submitted tasks require"
     cannot_see = "whether the declarations are true (accesses, on one rank); the reduction redux"
-    needs = Needs(Where.ALONE, ranks=(2, None), promises=REPRODUCIBLE)
+    needs = Needs(ranks=(2, None), promises=REPRODUCIBLE)
 
     def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield a case for each reduction; so little is trained that StarPU's sums of bytes are exact."""
@@ -74,10 +74,9 @@ class Transfers(Check):
         if ranks % 2 == 0 and ranks > 2:
             yield from (Case(reduction=name, stages=2, schedule="1f1b") for name in ("ordered", "tree"))
 
-    def run(self, context: CheckContext | StandaloneContext, case: Case) -> Result:
+    def run(self, context: StandaloneContext, case: Case) -> Result:
         """Train, end the runtime, and read what StarPU-MPI has counted; it goes on counting with the next runtime."""
         settings = {**case.settings, "sub_batches": _SUB_BATCHES, "keep_activations": False}
-        assert isinstance(context, StandaloneContext)
         with captured_output() as output:
             with environment(STARPU_MPI_STATS="1"), Runtime(comm=context.comm) as runtime:
                 rank, ranks = runtime.rank, runtime.ranks

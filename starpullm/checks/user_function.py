@@ -18,8 +18,8 @@ from typing import Any, Final
 from starpullm.checks.check_context import CheckContext
 from starpullm.checks.result import Finding, Outcome, Result
 from starpullm.errors import InvalidArgumentError
-from starpullm.processes.children import find_function
 from starpullm.processes.progress import report_phase
+from starpullm.processes.service import find_function
 
 
 def run_user_function(

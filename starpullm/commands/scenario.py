@@ -8,20 +8,22 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import click
 
 from starpullm.binding import allocations
-from starpullm.checks.isolation import Pool
+from starpullm.checks.check_context import serve_checks
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.scenario.call_sequence import LEVELS, CallSequence, draw, shrink
 from starpullm.checks.scenario.scenarios import Scenarios, of_level, run_sequences
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, refuse_ranks
 from starpullm.commands.render import OUT
-from starpullm.processes.children import Answered, Hung
+from starpullm.processes.children import Hung, Pool
+from starpullm.processes.service import Answered
 
 IN_ONE_PROCESS = 20
 START_SECONDS, SEQUENCE_SECONDS = 30.0, 5.0
@@ -47,7 +49,7 @@ def command(seed: int, minutes: float, ranks: int) -> None:
     """
     refuse_ranks("the command starts those of --ranks itself")
     begun, num_run, compared = time.monotonic(), 0, 0
-    with tempfile.TemporaryDirectory(prefix="starpullm-scenario-") as directory, Pool() as pool:
+    with tempfile.TemporaryDirectory(prefix="starpullm-scenario-") as directory, Pool(serve_checks) as pool:
         progress = Path(directory, "progress")
         for sequences in _blocks(seed, ranks):
             found = _run(pool, sequences, progress, ranks)
@@ -75,14 +77,12 @@ def _run(pool: Pool, sequences: Sequence[CallSequence], progress: Path, ranks: i
     after it aren't run then.
     """
     progress.write_text("0")
-    reply = pool.call(
-        ranks,
-        run_sequences,
+    reply = pool.ask(
+        None,
+        partial(run_sequences, sequences=sequences, progress=progress),
+        ranks=ranks,
         time_limit=(START_SECONDS + SEQUENCE_SECONDS * ranks**2 * len(sequences)) * (1 if again else PATIENCE),
-        counts_allocations=True,
-        environment=of_level(sequences[0].simd),
-        sequences=sequences,
-        progress=str(progress),
+        environment={**Scenarios().environment, **of_level(sequences[0].simd)},
     )
     if isinstance(reply, Answered):
         result: Result = reply.value

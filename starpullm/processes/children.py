@@ -1,49 +1,38 @@
-"""Child processes that answer requests: both ends of the connection between a parent and its children.
+"""Child processes that answer requests: the parent's side of the connection; service.py has the child's.
 
 A child is one process, or the ranks of one job. It is stopped (SIGSTOP) whenever it has no request to answer, because
-idle StarPU workers poll and would take the cores from other children.
-
-A child runs a *service*: a context manager that prepares what the answers need, and yields a value for the parent and
-a function from a request to its reply. All of these are JSON values, which are sent as messages on a Unix socket: the
-process numbers of the child's ranks, then the value, then a reply for each request. The child ends when the parent
-closes the connection.
+idle StarPU workers poll and would take the cores from other children. It ends when the parent closes the connection.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
+import io
 import os
+import pickle
 import signal
 import socket
 import sys
 import tempfile
 import threading
 import time
-import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from importlib.abc import Loader
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from multiprocessing.connection import Client, Connection
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeAlias
+from types import FunctionType
+from typing import Any, Self, TypeAlias
 
-from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
-from starpullm.options import MAX_SECONDS
-from starpullm.processes import Comm
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StateError
+from starpullm.options import MAX_SECONDS, RuntimeConfiguration
 from starpullm.processes.endings import Completed, Crashed, Job, JobEnding, Stopped
 from starpullm.processes.job import run_job
+from starpullm.processes.lock import machine_lock
 from starpullm.processes.progress import report_phase
-from starpullm.processes.ranks import guarded, meet, world
 from starpullm.processes.reaper import start_of
-
-Service: TypeAlias = AbstractContextManager[tuple[Any, Callable[[Any], Any]]]
-"""What a child runs: yields a value for the parent, and the function that answers a request.
-
-With several ranks, every rank enters the context and calls the function on every request; rank 0's values are sent.
-"""
+from starpullm.processes.service import Answered, Failed, Raised, Service, find_function, main
 
 START_SECONDS = 120.0
 """For a child to get ready: Python, and StarPU's calibration of a machine that it sees for the first time."""
@@ -55,42 +44,7 @@ _STOP_SECONDS = 60.0  # for a job to be killed, with the stacks of its ranks bef
 
 
 @dataclass(frozen=True)
-class Answered:
-    """The child has answered."""
-
-    value: Any
-
-    def result(self) -> Any:
-        """Return the value."""
-        return self.value
-
-
-@dataclass(frozen=True)
-class _Failed:
-    """There is no answer; ``text`` is a sentence that begins with the child's name, then all that helps to find why."""
-
-    text: str
-
-    def result(self) -> NoReturn:
-        """Raise a `RuntimeFailureError` with the text."""
-        raise RuntimeFailureError(self.text)
-
-
-@dataclass(frozen=True)
-class Raised(_Failed):
-    """The service raised an exception. The child answers further requests, unless this was its start.
-
-    An exception in a child of several ranks ends the child instead, so it is `Lost`.
-    """
-
-    child: str
-    kind: str
-    """Name of the exception's class."""
-    sentence: str
-
-
-@dataclass(frozen=True)
-class Lost(_Failed):
+class Lost(Failed):
     """The child has crashed or exited, or could not be started."""
 
     ending: JobEnding | Exception
@@ -113,51 +67,27 @@ def location_of(function: Callable[..., object]) -> dict[str, str]:
     return {"module": module.__name__, "file": module.__file__, "function": function.__name__}
 
 
-def find_function(
-    location: Mapping[str, str], loader: Callable[[str, str], Loader] = SourceFileLoader
-) -> Callable[..., Any]:
-    """Return a function by its location; imports a module of this package by name, any other one from its file.
+class _Pickler(pickle.Pickler):
+    """Lets the child import a function of another package from its file."""
 
-    A module of another package may import its neighbours: the packages that it is in are imported from their folders.
-    """
-    name, file = location["module"], location["file"]
-    if name.partition(".")[0] != __package__.partition(".")[0]:
-        names = name.split(".")[:-1]
-        folders = list(Path(file).parents)[: len(names)][::-1]
-        if [folder.name for folder in folders] == names:
-            for depth, folder in enumerate(folders, 1):  # the outermost package first
-                package, init = ".".join(names[:depth]), folder / "__init__.py"
-                own = SourceFileLoader(package, str(init)) if init.is_file() else None
-                _import(ModuleSpec(package, own, origin=str(init), is_package=True), folder)
-        _import(ModuleSpec(name, loader(name, file), origin=file))
-    function: Callable[..., Any] = getattr(importlib.import_module(name), location["function"])
-    return function
+    def reducer_override(self, value: object) -> Any:
+        """Return how the child makes a value; of other values, pickle knows."""
+        if isinstance(value, FunctionType) and value.__module__.partition(".")[0] != __package__.partition(".")[0]:
+            return find_function, (location_of(value),)
+        return NotImplemented
 
 
-def _import(spec: ModuleSpec, folder: Path | None = None) -> None:
-    """Import a module, or a package from a folder, unless it is there."""
-    if spec.name in sys.modules:
-        return
-    spec.has_location = spec.loader is not None
-    if folder is not None:
-        spec.submodule_search_locations = [str(folder)]
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    try:
-        if spec.loader:
-            spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[spec.name]  # as `import` does: otherwise a later call would find a module without its functions
-        raise
-
-
-# ---- In the parent ----
+def _pickled(value: object) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file).dump(value)
+    return file.getvalue()
 
 
 class Child:
     """A child process, or a job of several ranks; a context manager that starts nothing by itself and ends the child.
 
     The service is a function at the top level of a module. The child calls it with a communicator (None on one rank)
-    and the arguments, which are JSON values. The environment is in addition to this process's.
+    and the arguments. The environment is in addition to this process's.
     """
 
     def __init__(
@@ -173,8 +103,8 @@ class Child:
         self.name = name
         self.pids: tuple[int, ...] = ()
         """By rank."""
-        self._specification = {**location_of(service), "arguments": arguments, "ranks": ranks}
-        self._ranks = ranks if ranks > 1 else None
+        self._service = _pickled(partial(service, **arguments))
+        self._ranks = ranks
         self._environment = environment or {}
         self._request_name = request_name
         self._processes: dict[int, str | None] = {}
@@ -202,8 +132,10 @@ class Child:
             listener.bind(address)
             listener.listen(1)
             # -P: the current directory may have a starpullm without a shared library.
-            command = [sys.executable, "-P", "-m", __name__, json.dumps({**self._specification, "address": address})]
-            job = Job(command, MAX_SECONDS, ranks=self._ranks, environment=self._environment)
+            command = [sys.executable, "-P", "-c", f"from {main.__module__} import main; main()"]
+            command += [self.name, address, str(self._ranks)]
+            ranks = self._ranks if self._ranks > 1 else None
+            job = Job(command, MAX_SECONDS, ranks=ranks, environment=self._environment)
             self._thread = threading.Thread(target=self._run, args=(job,), name=f"child {self.name}", daemon=True)
             self._thread.start()
             listener.settimeout(_POLL_SECONDS)
@@ -212,6 +144,7 @@ class Child:
                     self._connection = Connection(listener.accept()[0].detach())
             self.pids = tuple(self._read(deadline) or ())
             self._processes = {pid: start_of(pid) for pid in self.pids}
+            self._send(self._service)
             # The address is there until here: a child that finds none would end before it is reported as hung.
             return self._reply("the start", time_limit, deadline)
 
@@ -220,11 +153,10 @@ class Child:
 
         After a `Lost` reply the child has ended.
         """
-        assert self._connection is not None
         deadline = time.monotonic() + time_limit
+        message = _pickled(request)
         self._signal(signal.SIGCONT)
-        with suppress(OSError):  # the child has crashed since its last reply: reading notices that too
-            self._connection.send_bytes(json.dumps(request).encode())
+        self._send(message)
         return self._reply(self._request_name, time_limit, deadline)
 
     def end(self) -> Lost | None:
@@ -271,9 +203,13 @@ class Child:
         if message is None:
             return self._lost(what, time_limit)
         self._signal(signal.SIGSTOP)
-        if "value" in message:
-            return Answered(message["value"])
-        return Raised(f"{self.name}: {message['text']}", self.name, message["kind"], message["sentence"])
+        reply: Answered | Raised = message
+        return reply
+
+    def _send(self, message: bytes) -> None:
+        if self._connection is not None:
+            with suppress(OSError):  # the child has crashed since its last reply: reading notices that too
+                self._connection.send_bytes(message)
 
     def _read(self, deadline: float) -> Any:
         """Return the next message; None if it doesn't come before the deadline, or the child has ended."""
@@ -289,7 +225,7 @@ class Child:
             return None
         finally:
             limit.cancel()
-        return None if self._stop.is_set() else json.loads(message)  # it came when the job was already being killed
+        return None if self._stop.is_set() else pickle.loads(message)  # it came when the job was already being killed
 
     def _lost(self, what: str, time_limit: float) -> Lost:
         """Return how the child ended; kill it if it hasn't."""
@@ -326,6 +262,109 @@ class Child:
                     os.kill(pid, number)
 
 
+class Pool:
+    """Children of one service, one for each configuration of the runtime, which is kept between its requests.
+
+    A context manager. Of all pools of this user on this machine, only one child runs at a time. The service is called
+    with a communicator (None on one rank), a directory of the pool, and the configuration. The environment is in
+    addition to this process's. Unless the pool is sticky, every request gets a new child. ``hold`` gives a context in
+    which this process holds the machine's lock.
+    """
+
+    def __init__(
+        self,
+        service: Callable[..., Service],
+        environment: Mapping[str, str] | None = None,
+        *,
+        sticky: bool = True,
+        hold: Callable[[], AbstractContextManager[None]] | None = None,
+    ) -> None:
+        self._service = service
+        self._hold = hold or machine_lock
+        self._directory = tempfile.TemporaryDirectory(prefix="starpullm-checks-")
+        self._children: dict[RuntimeConfiguration, Child] = {}
+        self._sticky = sticky
+        self._environment = {"STARPU_HOME": self._directory.name} if "STARPU_HOME" not in os.environ else {}
+        self._environment.update(environment or {})
+        self.costs: Counter[str] = Counter()
+        """The ``processes`` that were started, and the requests that they have ``served``."""
+        self.failures: list[str] = []
+        """How children have failed at their end, when all requests had been answered."""
+
+    def ask(
+        self,
+        configuration: RuntimeConfiguration | None,
+        request: partial[Any],
+        *,
+        ranks: int = 1,
+        time_limit: float = 60.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Let the child of a configuration answer a request, and end it if it hasn't after so many seconds.
+
+        With an environment in addition to that of the others, the request gets a child of its own; and without a
+        configuration, which is one of so many ranks.
+
+        `InvalidArgumentError` is raised for a function that the child couldn't find, `StateError` if another process
+        uses the machine for too long.
+        """
+        with self._hold():
+            is_kept = self._sticky and not environment and configuration is not None
+            child = self._children.pop(configuration, None) if configuration else None
+            if child is not None and not is_kept:
+                self._note(child.end())
+                child = None
+            is_running = child is not None
+            child = child or Child(
+                str(configuration or request.func.__name__),
+                self._service,
+                {"directory": self._directory.name, "configuration": configuration},
+                ranks=configuration.ranks if configuration else ranks,
+                environment={**self._environment, **(environment or {})},
+                request_name="the check",
+            )
+            try:
+                started = Answered(None) if is_running else child.start()
+                if not isinstance(started, Answered):
+                    child.end()
+                    return started
+                self.costs.update(processes=not is_running, served=1)
+                reply = child.ask(request, time_limit)
+            except BaseException:  # Ctrl-C, or another plugin's time limit: the next must not get this reply
+                child.kill()
+                raise
+            if is_kept and configuration and not isinstance(reply, Lost):
+                self._children[configuration] = child
+                return reply
+            return child.end() or reply
+
+    def close(self) -> None:
+        """End all children; may be called twice."""
+        while self._children:
+            _, child = self._children.popitem()
+            try:
+                with self._hold():
+                    self._note(child.end())
+            except StateError as error:  # its end would need the machine
+                child.kill()
+                self.failures.append(str(error))
+        self._directory.cleanup()
+
+    def pids(self) -> dict[RuntimeConfiguration, int]:
+        """Return the process number of each child, of its rank 0."""
+        return {configuration: child.pids[0] for configuration, child in self._children.items()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _note(self, lost: Lost | None) -> None:
+        if lost is not None:
+            self.failures.append(lost.text)
+
+
 def _oom_kills() -> int:
     """Return how many processes the kernel has killed for their memory since it was started; 0 if it doesn't say."""
     with suppress(OSError):
@@ -334,62 +373,3 @@ def _oom_kills() -> int:
             if name == "oom_kill":
                 return int(count)
     return 0
-
-
-# ---- In the child ----
-
-
-def _serve(service: Service, address: str, comm: Comm | None) -> None:
-    """Answer requests until the parent closes the connection, which only rank 0 has."""
-    pids = comm.gather(os.getpid()) if comm is not None else [os.getpid()]
-    with ExitStack() as stack:
-        stream = stack.enter_context(Client(address)) if pids else None
-
-        def send(message: object) -> None:
-            if stream is not None:
-                stream.send_bytes(json.dumps(message).encode())
-
-        send(pids)
-        report_phase("starting")
-        started = _attempt(comm, stack.enter_context, service)
-        if "value" not in started:
-            send(started)
-            return
-        value, answer = started["value"]
-        reply = {"value": value}
-        while True:
-            report_phase("waiting for a request")  # before the reply, after which this process is stopped
-            send(reply)
-            request = b""
-            if stream is not None:
-                with suppress(EOFError):
-                    request = stream.recv_bytes()
-            if comm is not None:
-                meet(comm)  # the other ranks sleep until rank 0 has a request
-                request = comm.bcast(request)
-            if not request:
-                return
-            reply = _attempt(comm, answer, json.loads(request))
-
-
-def _attempt(comm: Comm | None, function: Callable[[Any], Any], argument: object) -> dict[str, Any]:
-    """Return a function's result as a message, or an exception; a rank that raises ends all ranks."""
-    try:
-        return {"value": function(argument)}
-    except Exception as error:
-        if comm is not None:
-            raise
-        kind = type(error).__name__
-        stack = "" if isinstance(error, StarpullmError) else f"\n{traceback.format_exc()}"
-        return {"kind": kind, "sentence": str(error), "text": f"{kind}: {error}".rstrip(": ") + stack}
-
-
-def _main(specification: Mapping[str, Any]) -> None:
-    comm = world() if specification["ranks"] > 1 else None
-    with guarded(comm):
-        service = find_function(specification)
-        _serve(service(comm, **specification["arguments"]), specification["address"], comm)
-
-
-if __name__ == "__main__":
-    _main(json.loads(sys.argv[1]))

@@ -116,7 +116,7 @@ def new_entry(item: pytest.Item, reruns: int = 0) -> Entry:
 
         if isinstance(of_suite := parameters["item"], Item):
             entry.configuration = str(of_suite.placement or "all")
-            entry.results.append(of_suite.check.unfinished(of_suite.case, of_suite.placement).as_json())
+            entry.results.append(of_suite.unfinished().as_json())
     return entry
 
 

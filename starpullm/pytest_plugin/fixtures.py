@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,8 +21,6 @@ from starpullm.pytest_plugin.validation import Validation, validation_of
 
 if TYPE_CHECKING:
     from starpullm import Runtime, Trainer
-    from starpullm.checks.cases import Case
-    from starpullm.checks.check import Arrays, Check
     from starpullm.checks.references import Reference
     from starpullm.checks.result import Result
     from starpullm.checks.suite_items import Item
@@ -172,7 +170,7 @@ class Checker:
 
     def __init__(self, validation: Validation, node: pytest.Item, configuration: RuntimeConfiguration | None) -> None:
         self.configuration = configuration
-        if runs_on_every_rank(node) and validation.ranks > 1:
+        if validation.ranks > 1 and runs_on_every_rank(node):
             pytest.fail(
                 f"{node.nodeid}: its checks start ranks of their own, so the test can't run on every rank: mark it "
                 "starpullm_over_ranks instead of mpi",
@@ -182,96 +180,68 @@ class Checker:
         self._entry = entry_of(node)
         self._entry.configuration = str(configuration) if configuration else "all"
         self._place = f"{node.name.partition('[')[0]} on {self._entry.configuration}"
+        self._unfinished: Result
+        """Stands for the result of the check that has begun."""
 
     def __call__(self, function: Callable[..., Result | None] | str, **arguments: Any) -> None:
         """Run a check on the test's configuration; fail or skip the test unless the check passed.
 
         A check of the package is known by its name; the arguments are then the fields of its `Case`.
         """
+        from starpullm.binding import allocations
         from starpullm.checks.cases import Case
-        from starpullm.checks.check import Where, all_checks
+        from starpullm.checks.check import Check, Where, all_checks
+        from starpullm.checks.suite_items import Item
         from starpullm.checks.user_function import run_user_function
         from starpullm.processes.children import location_of
 
         assert self.configuration is not None
         self.begin(getattr(function, "__name__", str(function)))
         if isinstance(function, str):
-            places = (Where.EACH, Where.ONE_WORKER)
             ranks = self.configuration.ranks
-            checks = (check for check in all_checks().values() if check.needs.where in places)
-            known = {check.name: check for check in checks if check.needs.allow(ranks)}
+            checks = [check for check in all_checks().values() if isinstance(check, Check) and check.needs.allow(ranks)]
+            known = {check.name: check for check in checks if check.needs.where is not Where.TOGETHER}
             if function not in known:
                 self.give_up(f"found no such check for ranks {ranks}, expected a function or one of {', '.join(known)}")
             case = Case(**{"sub_batches": 1, "reduction": REDUCTIONS[0], **arguments})
-            self._entry.results[-1] = known[function].unfinished(case, self.configuration).as_json()
-            result = self._run(self.configuration, known[function], case)
-        else:
-            counts = bool(arguments.pop("counts_allocations", False))
-            own = {"location": location_of(function), "arguments": arguments}
-            result = self._call(self.configuration, run_user_function, counts_allocations=counts, **own)
+            self.check(Item(known[function], case, self.configuration))
+            return
+        environment = allocations.preloading() if arguments.pop("counts_allocations", False) else {}
+        request = partial(run_user_function, location=location_of(function), arguments=arguments)
+        result = self._ask(self.configuration, request, environment=environment)
         if result is None:
             self.give_up("it returned nothing and asserted nothing, expected a result or an assertion")
         self.judge(result)
 
     def check(self, item: Item) -> None:
         """Run an item of the suite; fail or skip the test unless the check passed."""
-        from starpullm.checks.check import Where
+        self._begin(item.unfinished())
+        self.judge(item.run(self._ask))
 
-        if item.check.needs.where is Where.TOGETHER:
-            result = replace(item.check.together(self._arrays(item)), where=str(item.case))
-        else:
-            where = item.ranks if item.placement is None else item.placement
-            found = self._run(where, item.check, item.case)
-            assert found is not None
-            result = found
-        self.judge(result)
-
-    def _arrays(self, item: Item) -> dict[str, Arrays]:
-        """Return what the runs of an item leave, by where they ran; fail the test if one has a result instead."""
-        import numpy as np
-
-        arrays: dict[str, Arrays] = {}
-        with tempfile.TemporaryDirectory(prefix="starpullm-arrays-") as directory:
-            path = Path(directory, "arrays.npz")
-            for placement, case in item.parts:
-                result = self._run(placement, item.check, case, str(path))
-                if result is not None:
-                    self.judge(replace(result, check=item.check.name, claim=item.check.claim))
-                with np.load(path) as file:
-                    arrays[f"{case} on {placement}"] = dict(file)
-                path.unlink()
-        return arrays
-
-    def _run(self, where: RuntimeConfiguration | int, check: Check, case: Case, path: str = "") -> Result | None:
-        """Run a registered check in the process of a placement, or on so many ranks without a runtime."""
-        from starpullm.checks.check_context import run_check
-
-        of_check = {"check": check.name, "case": case._asdict(), "path": path}
-        return self._call(where, run_check, counts_allocations=check.needs.counts_allocations, **of_check)
-
-    def _call(
-        self, where: RuntimeConfiguration | int, function: Callable[..., Result | None], **arguments: Any
-    ) -> Result | None:
-        """Return the value of an answer; fail the test if there is none."""
-        from starpullm.processes.children import Answered, Hung, Raised
+    def _ask(self, configuration: RuntimeConfiguration | None, request: partial[Any], **options: Any) -> Any:
+        """Return what a child answers, as `Pool.ask`; fail the test if there is no answer."""
+        from starpullm.processes.children import Hung
+        from starpullm.processes.service import Answered, Raised
 
         try:
-            reply = self._validation.pool.call(where, function, time_limit=self._validation.time_limit, **arguments)
+            reply = self._validation.pool.ask(configuration, request, time_limit=self._validation.time_limit, **options)
         except StateError as error:
             self.give_up(str(error))
         if not isinstance(reply, Answered):
             ending = "hit its time limit" if isinstance(reply, Hung) else "lost its process"
             ending = "raised an exception" if isinstance(reply, Raised) else ending
             self.give_up(reply.text.removeprefix(f"{self.configuration or 'run_check'}: "), ending)
-        result: Result | None = reply.value
-        return result
+        return reply.value
 
     def begin(self, name: str) -> None:
         """Let a check have no result until it is judged."""
         from starpullm.checks.result import Outcome, Result
 
-        unfinished = Result(check=name, outcome=Outcome.NO_RESULT, compared=0, where=self._place)
-        self._entry.results.append(unfinished.as_json())
+        self._entry.results.append({})
+        self._begin(Result(check=name, outcome=Outcome.NO_RESULT, compared=0, where=self._place))
+
+    def _begin(self, unfinished: Result) -> None:
+        self._unfinished, self._entry.results[-1] = unfinished, unfinished.as_json()
 
     def judge(self, *results: Result) -> None:
         """Fail or skip the test unless all checks passed."""
@@ -291,9 +261,7 @@ class Checker:
 
     def give_up(self, failure: str, ending: str = "no result") -> NoReturn:
         """Fail the test because the check had no result; ``failure`` is all that is known of the reason."""
-        from starpullm.checks.result import Result
-
         sentence, *rest = failure.splitlines()
-        unfinished = replace(Result.from_json(self._entry.results[-1]), sentence=sentence)
-        self._entry.results[-1], self._entry.ending = unfinished.as_json(), ending
-        pytest.fail("\n".join([*unfinished.lines(), *rest]), pytrace=False)
+        self._entry.ending = ending
+        self._begin(replace(self._unfinished, sentence=sentence))
+        pytest.fail("\n".join([*self._unfinished.lines(), *rest]), pytrace=False)

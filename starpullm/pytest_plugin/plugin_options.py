@@ -327,7 +327,7 @@ class Options:
     @cached_property
     def _inspection(self) -> dict[str, Any] | UnknownMachineError:
         from starpullm.binding.library import find_library
-        from starpullm.checks.isolation import machine_in_child
+        from starpullm.machine import machine_in_child
 
         try:
             find_library()

@@ -27,7 +27,7 @@ from starpullm.pytest_plugin.report import Report, message_of
 from starpullm.pytest_plugin.report_files import ReportFiles
 
 if TYPE_CHECKING:
-    from starpullm.checks.isolation import Pool
+    from starpullm.processes.children import Pool
 
 
 class Validation(Options):
@@ -76,10 +76,12 @@ class Validation(Options):
     @property
     def pool(self) -> Pool:
         """The processes of the checks; created at the first use."""
-        from starpullm.checks.isolation import Pool
+        from starpullm.checks.check_context import serve_checks
+        from starpullm.processes.children import Pool
 
         if self._pool is None:
-            self._pool = Pool({"STARPU_RAND_SEED": str(self.seed)}, sticky=not self.fresh, hold=self.hold_machine)
+            environment = {"STARPU_RAND_SEED": str(self.seed)}
+            self._pool = Pool(serve_checks, environment, sticky=not self.fresh, hold=self.hold_machine)
         return self._pool
 
     @contextmanager

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from starpullm.errors import InvalidArgumentError, StarpullmError
-from starpullm.processes.children import START_SECONDS, Child, Lost, Raised, Reply, Service
+from starpullm.processes.children import START_SECONDS, Child, Lost, Reply
 from starpullm.processes.endings import ExitedWith
+from starpullm.processes.service import Raised, Service
 from starpullm.speed import worker
 from starpullm.speed.workload import Workload
 

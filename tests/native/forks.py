@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from starpullm.processes import Comm, progress
-from starpullm.processes.children import find_function
 from starpullm.processes.job import JOB_VARIABLE
+from starpullm.processes.service import find_function
 
 # With faulthandler, a crash prints where it was.
 PYTHON = (sys.executable, "-W", "error", "-X", "faulthandler")

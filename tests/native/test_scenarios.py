@@ -16,13 +16,14 @@ import pytest
 from click.testing import CliRunner
 
 from starpullm.binding import allocations
-from starpullm.checks.isolation import Pool
+from starpullm.checks.check_context import serve_checks
 from starpullm.checks.scenario import call_sequence, state_machine
 from starpullm.checks.scenario.call_sequence import Call, CallSequence, Ending, draw, run_sequence
 from starpullm.checks.scenario.reference_model import TrainerWithReference
 from starpullm.checks.scenario.state_machine import StateMachine
 from starpullm.commands import scenario as command
 from starpullm.golden.plain import PlainModel
+from starpullm.processes.children import Pool
 
 from .children import TWO_CORES, run_function, run_python
 
@@ -201,7 +202,8 @@ def test_what_a_kill_leaves_is_compared() -> None:
 @pytest.mark.parametrize("seed", [6])
 def test_a_sequence_is_a_program(seed: int) -> None:
     """It makes the same calls as the sequence, so it ends well too; impossible ones are left out."""
-    possible = CallSequence.from_json(*run_function(possible_calls, seed, environment=TWO_CORES))
+    machine, simd, calls = run_function(possible_calls, seed, environment=TWO_CORES)
+    possible = CallSequence(machine, simd, [Call(*call) for call in calls])
     run_python(possible.program("no difference"), environment=TWO_CORES)
 
 
@@ -245,7 +247,7 @@ def test_command() -> None:
 
 def test_ends_of_ranks(tmp_path: Path) -> None:
     """All with status 1, but only options that are refused end as other options that are."""
-    with Pool() as pool:
+    with Pool(serve_checks) as pool:
         first, other, raises = (
             command._run(pool, [called], tmp_path / "progress", 2).facts["kind"]
             for called in (sequence(seq_len=1000), sequence(seq_len=2000), sequence(("read", {})))
@@ -259,7 +261,7 @@ def test_a_slow_sequence_is_none_that_ends_badly(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(command, "START_SECONDS", 1e-3)
     monkeypatch.setattr(command, "SEQUENCE_SECONDS", 0.0)
     monkeypatch.setattr(command, "PATIENCE", 6e4)
-    with Pool() as pool:
+    with Pool(serve_checks) as pool:
         slow = command._run(pool, [sequence(("step", {})), sequence()], progress, 1)
         monkeypatch.setattr(command, "PATIENCE", 1.0)
         hangs = command._run(pool, [sequence()], progress, 1, again=False)

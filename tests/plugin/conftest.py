@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from starpullm.checks import isolation
+from starpullm import machine
 from starpullm.processes.job import JOB_VARIABLE, processes_of
 from starpullm.processes.lock import LOCK_VARIABLE
 
@@ -24,7 +24,7 @@ pytest_plugins = ["pytester"]
 
 Run = Callable[..., pytest.RunResult]
 
-_MACHINE = isolation.machine_in_child
+_MACHINE = machine.machine_in_child
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def run(
 
     Checks run in processes of their own, as they always do. The machine is inspected once.
     """
-    monkeypatch.setattr(isolation, "machine_in_child", lambda: _inspected(*map(os.environ.get, _INSPECTED)))
+    monkeypatch.setattr(machine, "machine_in_child", lambda: _inspected(*map(os.environ.get, _INSPECTED)))
 
     def run_pytest(*arguments: str, partition: str | None = "1x1", cache: bool = False) -> pytest.RunResult:
         # The outer run's faulthandler stays as it is.

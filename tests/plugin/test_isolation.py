@@ -6,35 +6,38 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
 from starpullm.checks.cases import Case, find_record
-from starpullm.checks.check_context import CheckContext, run_check
-from starpullm.checks.isolation import Pool
+from starpullm.checks.check import run_check
+from starpullm.checks.check_context import CheckContext, serve_checks
+from starpullm.checks.parity import Parity
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.training import new_trainer
 from starpullm.data.generator import generate_tokens
 from starpullm.options import RuntimeConfiguration
-from starpullm.processes.children import Answered, Raised
+from starpullm.processes.children import Pool
+from starpullm.processes.service import Answered, Raised
 
-CASE = Case("tiny", 1, "ordered")._asdict()
+PARITY = partial(run_check, check=Parity(), case=Case("tiny", 1, "ordered"))
 
 ONE, TWO = RuntimeConfiguration("1x1", "lws"), RuntimeConfiguration("2x1", "eager")
 
 
 @pytest.fixture
 def pool() -> Iterator[Pool]:
-    with Pool({"HWLOC_SYNTHETIC": "numa:1 core:2 pu:1", "PYTHONSAFEPATH": "1"}) as pool:
+    with Pool(serve_checks, {"HWLOC_SYNTHETIC": "numa:1 core:2 pu:1", "PYTHONSAFEPATH": "1"}) as pool:
         yield pool
         processes = [psutil.Process(pid) for pid in pool.pids().values()]
     assert not any(process.is_running() for process in processes)
 
 
 def parity(pool: Pool, configuration: RuntimeConfiguration = ONE) -> Result:
-    answer = pool.call(configuration, run_check, check="parity", case=CASE)
+    answer = pool.ask(configuration, PARITY)
     assert isinstance(answer, Answered), answer
     report: Result = answer.value
     assert report.outcome is Outcome.PASSED, report.lines()
@@ -63,7 +66,7 @@ def train_and_spoil(context: CheckContext, record: str) -> None:
 
 def test_every_check_begins_at_the_initial_state(pool: Pool) -> None:
     parity(pool)
-    assert pool.call(ONE, train_and_spoil, record="tiny") == Answered(None)
+    assert pool.ask(ONE, partial(train_and_spoil, record="tiny")) == Answered(None)
     parity(pool)
     assert pool.costs["processes"] == 1
 
@@ -74,7 +77,7 @@ def told_home(context: CheckContext) -> Result:
 
 def test_a_home_of_starpu_that_is_set_stays(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STARPU_HOME", str(tmp_path))
-    assert pool.call(ONE, told_home).result().sentence == str(tmp_path)
+    assert pool.ask(ONE, partial(told_home)).result().sentence == str(tmp_path)
 
 
 def wait(context: CheckContext, seconds: float) -> Result:
@@ -96,29 +99,29 @@ def test_an_interrupted_call_leaves_no_reply_for_the_next(pool: Pool) -> None:
     def interrupt(*_: object) -> None:
         raise InterruptedByUserError
 
-    assert isinstance(pool.call(ONE, wait, seconds=0), Answered)
+    assert isinstance(pool.ask(ONE, partial(wait, seconds=0)), Answered)
     previous = signal.signal(signal.SIGALRM, interrupt)
     try:
         with pytest.raises(InterruptedByUserError):
-            pool.call(ONE, interrupt_and_wait, pid=os.getpid())
+            pool.ask(ONE, partial(interrupt_and_wait, pid=os.getpid()))
     finally:
         signal.signal(signal.SIGALRM, previous)
     assert pool.pids() == {}
-    answer = pool.call(ONE, wait, seconds=0.1)
+    answer = pool.ask(ONE, partial(wait, seconds=0.1))
     assert isinstance(answer, Answered)
     assert answer.value.sentence == "0.1 s"
 
 
 def test_a_runtime_that_does_not_start(pool: Pool) -> None:
-    answer = pool.call(RuntimeConfiguration("9x1", "lws"), run_check, check="parity", case=CASE)
+    answer = pool.ask(RuntimeConfiguration("1x1", "none"), PARITY)
     assert isinstance(answer, Raised)
-    assert answer.text.startswith("9x1 lws: InvalidArgumentError: ")
+    assert answer.text.startswith("1x1 none: InvalidArgumentError: ")
     assert pool.pids() == {}
 
 
 def test_closed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    pool = Pool({"PYTHONSAFEPATH": "1"})
+    pool = Pool(serve_checks, {"PYTHONSAFEPATH": "1"})
     parity(pool)
     pool.close()
     pool.close()

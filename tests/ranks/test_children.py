@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from starpullm.processes import children, job
-from starpullm.processes.children import Answered, Child, Hung, Lost, Raised, Reply
+from starpullm.processes.children import Child, Hung, Lost, Reply
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import meet
+from starpullm.processes.service import Answered, Raised
 
 if TYPE_CHECKING:  # importing it would initialise MPI in pytest's process
     from mpi4py.MPI import Comm

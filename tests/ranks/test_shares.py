@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from starpullm.binding import prototypes
-from starpullm.checks.check_context import CheckContext
-from starpullm.checks.isolation import Pool
+from starpullm.checks.check_context import CheckContext, serve_checks
 from starpullm.checks.references import record_trainer
 from starpullm.checks.training import local_batch
 from starpullm.golden.records import shipped_record
 from starpullm.options import RuntimeConfiguration
+from starpullm.processes.children import Pool
 from starpullm.trace import Trace
 
 TIME_LIMIT = 100.0
@@ -105,5 +106,6 @@ def additions(ranks: int) -> Counter[tuple[int, int]]:
 )
 def test_a_rank_has_its_share(ranks: int, reduction: str, tiles: int) -> None:
     place = RuntimeConfiguration("1x1", "lws", ranks)
-    with Pool() as pool:
-        pool.call(place, shares_of_ranks, time_limit=TIME_LIMIT, reduction=reduction, tiles=tiles).result()
+    request = partial(shares_of_ranks, reduction=reduction, tiles=tiles)
+    with Pool(serve_checks) as pool:
+        pool.ask(place, request, time_limit=TIME_LIMIT).result()

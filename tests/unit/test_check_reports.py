@@ -27,13 +27,12 @@ def report(outcome: Outcome, sentence: str = "3 sums") -> Result:
     )
 
 
-def test_a_result_has_its_lines_also_after_its_way_as_json() -> None:
+def test_the_lines_of_a_result() -> None:
     made = report(Outcome.FAILED)
     assert made.lines() == [
         "sums of tiny on 2x1 lws: failed: 3 sums", "  expected: 1", "  second", "  … and 1 more"
     ]  # fmt: skip
-    again = Result.from_json(json.loads(json.dumps(made.as_json())))
-    assert (again, made.as_json()["lines"]) == (made, again.lines())
+    assert json.loads(json.dumps(made.as_json()))["lines"] == made.lines()
 
 
 @pytest.mark.parametrize(

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from starpullm.checks.check import Check, Where, all_checks
+from starpullm.checks.check import RegisteredCheck, StandaloneCheck, Where, all_checks
 
 PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
 
 PLACES = {
     Where.EACH: "",
     Where.ONE_WORKER: ", 1x1",
-    Where.ALONE: ", a process of its own",
     Where.TOGETHER: ", placements together",
 }
 
 
-def row(check: Check) -> str:
+def row(check: RegisteredCheck) -> str:
     needs = check.needs
     ranks = {(1, 1): "", (1, None): ", also over ranks"}.get(needs.ranks, ", over ranks")
-    where = f"`{check.family}`{PLACES[needs.where]}{ranks}"
+    place = ", a process of its own" if isinstance(check, StandaloneCheck) else PLACES[needs.where]
+    where = f"`{check.family}`{place}{ranks}"
     return f"| {check.name} | {where} | {check.claim} | {check.cannot_see} |"
 
 

@@ -17,10 +17,14 @@ import pytest
 
 from starpullm.checks import recorded_run, references
 from starpullm.checks.cases import Case, find_record
-from starpullm.checks.check_context import CheckContext, run_check
+from starpullm.checks.check import run_check
+from starpullm.checks.check_context import CheckContext
 from starpullm.checks.dependencies.observed_order import ObservedOrder
+from starpullm.checks.dependencies.perturbation import Perturbation
+from starpullm.checks.parity import Parity
 from starpullm.checks.reduction import DenormalGradients, GradientBounds
-from starpullm.checks.result import Outcome
+from starpullm.checks.result import Outcome, Result
+from starpullm.checks.same_bits import BitStability
 from starpullm.checks.training import STEPS, checkpoint_in, local_batch, named_tensors, new_trainer
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError
@@ -166,13 +170,12 @@ def test_sums_are_of_activations_with_the_bits_of_the_record(
     assert first == "activation_grads/losses of the first step: expected the record's bits, found others"
 
 
-def test_gradients_are_those_of_the_second_step(context: CheckContext, faulty: object, tmp_path: Path) -> None:
-    path = tmp_path / "gradients.npz"
-    assert run_check(context, check="bit stability", case=CASE._asdict(), path=str(path)) is None
-    with np.load(path) as arrays, new_trainer(context, TINY, sub_batches=2, reduction="tree") as trainer:
+def test_gradients_are_those_of_the_second_step(context: CheckContext, faulty: object) -> None:
+    arrays = BitStability().run(context, CASE)
+    with new_trainer(context, TINY, sub_batches=2, reduction="tree") as trainer:
         for number in range(2):
             trainer.step(*local_batch(trainer, 5, number))
-        assert len(arrays.files) == 28
+        assert len(arrays) == 28
         assert np.array_equal(arrays["fcw[1]"], trainer.tensor("grads", "fcw", 1))
 
 
@@ -215,16 +218,13 @@ def test_labels_are_compared_beside_the_order(
     ]
 
 
-def test_a_run_without_its_delays_is_not_written(context: CheckContext, faulty: object, tmp_path: Path) -> None:
-    path = tmp_path / "end.npz"
-    case = CASE._asdict()
+def test_a_run_without_its_delays_is_refused(context: CheckContext, faulty: object) -> None:
     with pytest.raises(RuntimeFailureError, match="delays: 0 of "):
-        run_check(context, check="perturbation", case={**case, "delays": 3}, path=str(path))
-    assert not path.exists()
-    assert run_check(context, check="perturbation", case=case, path=str(path)) is None
-    with np.load(path) as arrays:
-        assert {name.partition("/")[0] for name in arrays.files} == {"grads", "m", "v", "params"}
-        assert len(arrays.files) == 4 * 28
+        Perturbation().run(context, CASE._replace(delays=3))
+    arrays = Perturbation().run(context, CASE)
+    assert not isinstance(arrays, Result)
+    assert {name.partition("/")[0] for name in arrays} == {"grads", "m", "v", "params"}
+    assert len(arrays) == 4 * 28
 
 
 def test_a_recording_names_what_was_trained_and_where(tmp_path: Path, faulty: object) -> None:
@@ -235,7 +235,7 @@ def test_a_recording_names_what_was_trained_and_where(tmp_path: Path, faulty: ob
 
 
 def test_parity_is_that_of_the_record(context: CheckContext, faulty: object, strict: tuple[GoldenRecord, Path]) -> None:
-    result = run_check(context, check="parity", case=Case(str(strict[0].path), 2, "tree")._asdict())
-    assert result is not None
+    result = run_check(context, check=Parity(), case=Case(str(strict[0].path), 2, "tree"))
+    assert isinstance(result, Result)
     assert result.lines()[0].startswith("parity of strict-2-tree on 1x1 lws: passed: ")
     assert (result.facts["record"], result.facts["reduction"]) == ("strict", "tree")

@@ -41,11 +41,6 @@ class CallSequence(NamedTuple):
     simd: str
     calls: Sequence[Call]
 
-    @classmethod
-    def from_json(cls, machine: CallArguments, simd: str, calls: Sequence[Any]) -> CallSequence:
-        """Return the sequence whose JSON is that of a tuple."""
-        return cls(machine, simd, [Call(*call) for call in calls])
-
     def program(self, comment: str, ranks: int = 1) -> str:
         """Return a Python program that makes the calls."""
         made = ", ".join(f"{name}={value!r}" for name, value in self.machine.items())

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from starpullm.checks.cases import Case, SuiteOptions
-from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.check import Needs, StandaloneCheck, check
 from starpullm.checks.check_context import StandaloneContext, environment
 from starpullm.checks.result import Finding, Result
 from starpullm.checks.scenario.call_sequence import LEVELS, SIMD_VARIABLE, CallSequence, draw, run_sequence
@@ -20,7 +19,7 @@ PARTS = 3
 
 
 @check
-class Scenarios(Check):
+class Scenarios(StandaloneCheck):
     """Run random sequences of calls: all that can be read of trainers is compared with a plain model that did the same.
 
     A sequence has sizes, a partition, a scheduler and calls: steps, several in flight, evaluations, states and
@@ -32,14 +31,14 @@ class Scenarios(Check):
     claim = "in random sequences of calls, trainers have a plain sequential model's bits and leave nothing in memory"
     fault = "a trainer differs from a plain sequential model"
     cannot_see = "calls and sizes that weren't drawn; how long it takes"
-    needs = Needs(Where.ALONE, counts_allocations=True)
+    needs = Needs(counts_allocations=True)
 
     def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield cases for the chosen SIMD level, mostly the machine's best, and as many for the plain kernels."""
         parts = range(1, 1 + (PARTS if ranks == 1 else 1))
         yield from (Case(what=f"{level or 'best'}-{part}", seed=options.seed) for level in LEVELS for part in parts)
 
-    def run(self, context: StandaloneContext, case: Case) -> Result:  # type: ignore[override]
+    def run(self, context: StandaloneContext, case: Case) -> Result:
         """Run the sequences of seeds from the case's on."""
         ranks = context.comm.Get_size() if context.comm else 1
         count, parts = (SEQUENCES, PARTS) if ranks == 1 else (OVER_RANKS, 1)
@@ -68,6 +67,6 @@ def of_level(simd: str) -> dict[str, str]:
     return {SIMD_VARIABLE: simd} if simd else {}
 
 
-def run_sequences(context: StandaloneContext, *, sequences: Sequence[Any], progress: str) -> Result:
-    """Run the sequences whose JSON this is."""
-    return Scenarios().of(context, [CallSequence.from_json(*sequence) for sequence in sequences], Path(progress))
+def run_sequences(context: StandaloneContext, *, sequences: Sequence[CallSequence], progress: Path) -> Result:
+    """Run sequences in a child."""
+    return Scenarios().of(context, sequences, progress)
