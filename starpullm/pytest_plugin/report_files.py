@@ -159,7 +159,7 @@ class ReportFiles:
         if self._not_chosen is None:
             self._not_chosen = list(not_checked.not_chosen(self._validation))
         entries += self._not_chosen
-        entries += [LeftOut(what, reason) for what, reason in self._validation.left_out.items()]
+        entries += self._validation.left_out.values()
         return [dataclasses.asdict(entry) for entry in entries]
 
     def _stopped(self, session: pytest.Session) -> str | None:

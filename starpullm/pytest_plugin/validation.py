@@ -27,6 +27,7 @@ from starpullm.pytest_plugin.report import Report, message_of
 from starpullm.pytest_plugin.report_files import ReportFiles
 
 if TYPE_CHECKING:
+    from starpullm.checks.left_out import LeftOut
     from starpullm.processes.children import Pool
 
 
@@ -42,8 +43,8 @@ class Validation(Options):
         config.pluginmanager.register(self._files, "starpullm-report")
         self._environment_shown = False
         self._checked = False
-        self.left_out: dict[str, str] = {}
-        """What no test was collected for, and why."""
+        self.left_out: dict[str, LeftOut] = {}
+        """What no test was collected for."""
         self._timer: tuple[pytest.Item, Any] | None = None
         """The test whose time pytest-timeout measures, and its settings."""
         self._waited = 0.0
@@ -242,7 +243,7 @@ class Validation(Options):
         if self.rank == 0 and (report.tests or report.notes):
             terminalreporter.section("starpullm", "=")
             environment = [] if self._environment_shown else self._environment_lines()
-            left_out = [f"left out: {what}: {reason}" for what, reason in self.left_out.items()]
+            left_out = [f"left out: {entry.what}: {entry.reason}" for entry in self.left_out.values()]
             waited = [f"waited {self._waited:.1f} s for the machine, which others used"] if self._waited >= 0.1 else []
             for line in [*environment, *report.lines(), *left_out, *waited]:
                 terminalreporter.line(line)

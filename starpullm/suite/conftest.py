@@ -51,7 +51,7 @@ def _params(validation: Validation) -> Iterator[ParameterSet]:
     """Yield the items of the registry with their names and markers; what isn't run is told."""
     for item in items(validation, validation.ranks):
         if isinstance(item, LeftOut):
-            validation.left_out[item.what] = item.reason
+            validation.left_out[item.what] = item
         else:
             marks = [getattr(pytest.mark, f"starpullm_{item.check.family}")]
             marks += [pytest.mark.starpullm_over_ranks] if item.ranks > 1 else []
