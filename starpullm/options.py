@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from starpullm.errors import InvalidArgumentError
@@ -18,16 +19,25 @@ ARITHMETICS = ("strict", "fused")
 MAX_SECONDS = 7 * 24 * 3600.0
 """No child process lives longer, and no time limit is."""
 
-SETTINGS = (
-    *("sub_batches", "activation_sets", "reduction", "weight_gradient_tiles", "recompute", "weight_gradients"),
-    *("stages", "schedule", "gradient_buffers"),
-)
-"""How a step is cut, summed and kept in memory."""
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """How a step is cut, summed and kept in memory: options of ``Trainer``, which says what they mean."""
+
+    sub_batches: int = 1
+    activation_sets: int = 0
+    reduction: str = REDUCTIONS[0]
+    weight_gradient_tiles: int = 0
+    recompute: str = RECOMPUTATIONS[0]
+    weight_gradients: str = WEIGHT_GRADIENTS[0]
+    stages: int | Sequence[int] = 1
+    schedule: str | Callable[[int, int], Sequence[Any]] = SCHEDULES[0]
+    gradient_buffers: str = GRADIENT_BUFFERS[0]
 
 
-def settings_of(run: object) -> dict[str, Any]:
-    """Return the `SETTINGS` of a trainer from attributes of these names."""
-    return {name: getattr(run, name) for name in SETTINGS}
+def training_options(run: object) -> dict[str, Any]:
+    """Return the `TrainingOptions` that are attributes of an object, by name."""
+    return {option.name: getattr(run, option.name) for option in fields(TrainingOptions)}
 
 
 def index_of_choice(option: str, word: str, words: Sequence[str]) -> int:

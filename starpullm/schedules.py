@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
-from starpullm.options import GRADIENT_BUFFERS, SCHEDULES, index_of_choice
+from starpullm.options import (
+    GRADIENT_BUFFERS,
+    RECOMPUTATIONS,
+    REDUCTIONS,
+    SCHEDULES,
+    WEIGHT_GRADIENTS,
+    TrainingOptions,
+    index_of_choice,
+)
 
 KINDS = ("forward", "backward", "weights")
 
@@ -56,21 +64,35 @@ def number_of_pipelines(ranks: int, stages: int | Sequence[int]) -> int:
     return ranks // max(1, number_of(stages)) or 1
 
 
-def pipeline(
-    stages: int | Sequence[int],
-    schedule: str | PipelineSchedule,
-    sub_batches: int,
-    sets: int,
-    ranks: int,
-    workers: int,
-    gradient_buffers: str = GRADIENT_BUFFERS[0],
+def session_options(
+    training: TrainingOptions, *, batch_size: int, seq_len: int, ranks: int, workers: int, **others: Any
 ) -> Any:
-    """Return what a session's options say of stages and passes, ``struct starpullm_pipeline``.
+    """Return the options of a session of so many ranks and workers of each, ``struct starpullm_session_options``.
+
+    ``others`` are members as they are.
+    """
+    integers = [("batch_size", batch_size, 64), ("seq_len", seq_len, 64), ("sub_batches", training.sub_batches, 64)]
+    integers += [("activation_sets", training.activation_sets, 64)]
+    integers += [("weight_gradient_tiles", training.weight_gradient_tiles, 32)]
+    return structs.new(
+        "session_options",
+        pipeline=ctypes.pointer(_pipeline(training, ranks, workers)),
+        reduction=index_of_choice("reduction", training.reduction, REDUCTIONS),
+        recompute=index_of_choice("recompute", training.recompute, RECOMPUTATIONS),
+        reuse_weight_gradients=index_of_choice("weight_gradients", training.weight_gradients, WEIGHT_GRADIENTS),
+        **{name: prototypes.integer(name, value, bits) for name, value, bits in integers},
+        **others,
+    )
+
+
+def _pipeline(training: TrainingOptions, ranks: int, workers: int) -> Any:
+    """Return what the options say of stages and passes, ``struct starpullm_pipeline``.
 
     A pass keeps one worker busy: with more workers in a stage, so many times more sub-batches are ahead.
     """
+    stages, schedule, sub_batches = training.stages, training.schedule, training.sub_batches
     count = number_of(stages)
-    of_blocks = index_of_choice("gradient_buffers", gradient_buffers, GRADIENT_BUFFERS)
+    of_blocks = index_of_choice("gradient_buffers", training.gradient_buffers, GRADIENT_BUFFERS)
     options = structs.new("pipeline", stages=count, gradients_of_blocks=of_blocks)
     if not isinstance(stages, int):
         blocks = [prototypes.integer("stages", number, 32) for number in stages]
@@ -81,8 +103,9 @@ def pipeline(
         return options  # forward passes are as far ahead as there are activation sets
     else:
         weights = schedule == SCHEDULES[2]
-        counts = [workers * (count + 2 if weights else count - stage) for stage in range(count)]
-        passes = ahead([min(sets or sub_batches, count) for count in counts], sub_batches, weights=weights)
+        sets = training.activation_sets or sub_batches
+        counts = [min(sets, workers * (count + 2 if weights else count - stage)) for stage in range(count)]
+        passes = ahead(counts, sub_batches, weights=weights)
     options.passes = (structs.TYPES["pass"] * len(passes))(*map(_pass, passes))
     options.num_passes = len(passes)
     return options

@@ -7,8 +7,8 @@ import math
 import operator
 import os
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,13 +20,13 @@ from starpullm.files.kinds import CHECKPOINT, STATES, expecting
 from starpullm.instruments import Instruments
 from starpullm.loss import Loss
 from starpullm.memory import available_memory
-from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, index_of_choice
+from starpullm.options import TrainingOptions
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import check_same_options, common_call, failing_together
 from starpullm.resource import Resource
 from starpullm.resume import check_shared, model_config, options_of_all_ranks, training_state
 from starpullm.runtime import Runtime
-from starpullm.schedules import PipelineSchedule, number_of_pipelines, pipeline
+from starpullm.schedules import number_of_pipelines, session_options
 from starpullm.tensors import GROUPS, Tensor, TensorGroup, TensorTable, chosen_sequences, token_ids
 from starpullm.trace import Trace, read_trace
 
@@ -121,41 +121,29 @@ class Trainer(Resource):
         resume: StrPath | None = None,
         batch_size: int,
         seq_len: int,
-        sub_batches: int = 1,
-        activation_sets: int = 0,
-        stages: int | Sequence[int] = 1,
-        schedule: str | PipelineSchedule = SCHEDULES[0],
-        gradient_buffers: str = GRADIENT_BUFFERS[0],
-        reduction: str = "ordered",
-        weight_gradient_tiles: int = 0,
         learning_rate: float = 3e-4,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         keep_activations: bool = False,
-        recompute: str = "none",
-        weight_gradients: str = "kept",
         steps_in_flight: int = 2,
         trace: bool = False,
         instruments: Instruments | None = None,
         memory_limit: int | None = None,
+        **options: Any,
     ) -> None:
         self._handle = structs.Handle("session")
         if len(betas) != 2:
             raise InvalidArgumentError(f"betas: found {len(betas)} numbers, expected 2")
-        of_pipeline = pipeline(
-            stages, schedule, sub_batches, activation_sets, runtime.ranks, runtime.most_workers, gradient_buffers
-        )
-        options = structs.new(
-            "session_options",
+        training = TrainingOptions(**options)
+        session = session_options(
+            training,
+            batch_size=batch_size,
+            seq_len=seq_len,
+            ranks=runtime.ranks,
+            workers=runtime.most_workers,
             checkpoint=None if checkpoint is None else prototypes.c_string("checkpoint", checkpoint),
             resume=None if resume is None else prototypes.c_string("resume", resume),
-            batch_size=prototypes.integer("batch_size", batch_size, 64),
-            seq_len=prototypes.integer("seq_len", seq_len, 64),
-            sub_batches=prototypes.integer("sub_batches", sub_batches, 64),
-            activation_sets=prototypes.integer("activation_sets", activation_sets, 64),
-            reduction=index_of_choice("reduction", reduction, REDUCTIONS),
-            weight_gradient_tiles=prototypes.integer("weight_gradient_tiles", weight_gradient_tiles, 32),
             learning_rate=prototypes.binary32(learning_rate),
             beta1=prototypes.binary32(betas[0]),
             beta2=prototypes.binary32(betas[1]),
@@ -167,24 +155,21 @@ class Trainer(Resource):
             memory_limit=available_memory()
             if memory_limit is None
             else prototypes.integer("memory_limit", memory_limit, 64),
-            recompute=index_of_choice("recompute", recompute, RECOMPUTATIONS),
-            reuse_weight_gradients=index_of_choice("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
-            pipeline=ctypes.pointer(of_pipeline),
             **(instruments or Instruments()).options(),
         )
         if runtime.comm:
             runtime.comm.Barrier()  # until then a rank may save what the others resume from
             with failing_together(runtime.comm):
-                same = options_of_all_ranks(options, checkpoint, resume)
+                same = options_of_all_ranks(session, checkpoint, resume)
             check_same_options(runtime.comm, {**same, "arithmetic": runtime.matmul})
         report_phase("loading the model", 0)
         self.runtime = runtime
-        self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
-        self.reduction, self.learning_rate = reduction, learning_rate
-        self.pipelines = number_of_pipelines(runtime.ranks, stages)
+        self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, training.sub_batches
+        self.reduction, self.learning_rate = training.reduction, learning_rate
+        self.pipelines = number_of_pipelines(runtime.ranks, training.stages)
         source, kind = (resume or "", STATES) if checkpoint is None else (checkpoint, CHECKPOINT)
         with self._creating(), expecting(kind, Path(source)):
-            prototypes.call("session_create", runtime._handle, options, self._handle.address)
+            prototypes.call("session_create", runtime._handle, session, self._handle.address)
             run = secrets.randbits(64)  # distinguishes the states of two runs
             self._run = runtime.comm.bcast(run) if runtime.comm else run
             (config,) = prototypes.results("session_config", self._handle)

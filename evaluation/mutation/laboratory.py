@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
@@ -198,13 +198,17 @@ def parity(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     ):
         if laboratory.only_tiny and record != "tiny":
             continue
-        yield from laboratory.check(name, configuration, "parity", Case(record, sub_batches, "ordered"))
-    yield from laboratory.check(name, TWO, "parity", Case("tiny", 2, "ordered", weight_gradient_tiles=TILES))
+        yield from laboratory.check(
+            name, configuration, "parity", Case(record, sub_batches=sub_batches, reduction="ordered")
+        )
+    yield from laboratory.check(
+        name, TWO, "parity", Case("tiny", sub_batches=2, reduction="ordered", weight_gradient_tiles=TILES)
+    )
     if not laboratory.only_tiny:
         for case in (
-            Case("odd", 3, "ordered", recompute="block"),
-            Case("odd", 1, "ordered", weight_gradients="reused"),
-            Case("odd", 3, "ordered", arithmetic="fused"),
+            Case("odd", sub_batches=3, reduction="ordered", recompute="block"),
+            Case("odd", sub_batches=1, reduction="ordered", weight_gradients="reused"),
+            Case("odd", sub_batches=3, reduction="ordered", arithmetic="fused"),
         ):
             yield from laboratory.check(name, TWO, "parity", case)
 
@@ -214,7 +218,9 @@ def registered(check: str, *reductions: str, place: RuntimeConfiguration = TWO, 
 
     def run(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         for reduction in reductions:
-            yield from laboratory.check(name, place, check, Case("tiny", sub_batches, reduction, seed=SEED))
+            yield from laboratory.check(
+                name, place, check, Case("tiny", sub_batches=sub_batches, reduction=reduction, seed=SEED)
+            )
 
     return run
 
@@ -222,14 +228,14 @@ def registered(check: str, *reductions: str, place: RuntimeConfiguration = TWO, 
 def bit_stability(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare the gradients of the tree reduction on three partitions."""
     record, sub_batches = ("tiny", 2) if laboratory.only_tiny else ("odd", 3)
-    case = Case(record, sub_batches, "tree", seed=SEED)
+    case = Case(record, sub_batches=sub_batches, reduction="tree", seed=SEED)
     yield from laboratory.together(name, "bit stability", [(place, case) for place in (ONE, TWO, TEAM)])
 
 
 def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare a run on one worker with runs on two, with random delays, by each scheduler; every call delays anew."""
-    plain = Case("tiny", 2, "tree", seed=SEED)
-    case = plain._replace(delays=laboratory.next_seed())
+    plain = Case("tiny", sub_batches=2, reduction="tree", seed=SEED)
+    case = replace(plain, delays=laboratory.next_seed())
     places = [(RuntimeConfiguration("2x1", scheduler), case) for scheduler in PERTURBING]
     yield from laboratory.together(name, "perturbation", [(RuntimeConfiguration("1x1", "eager"), plain), *places])
 
@@ -238,16 +244,20 @@ def parity_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare with golden records on two ranks."""
     for record, sub_batches in (("tiny", 1), ("small", 2)):
         if not (laboratory.only_tiny and record != "tiny"):
-            yield from laboratory.check(name, RANKS, "parity", Case(record, sub_batches, "ordered"))
+            yield from laboratory.check(
+                name, RANKS, "parity", Case(record, sub_batches=sub_batches, reduction="ordered")
+            )
 
 
 def parity_of_stages(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare with golden records on two ranks, each of which has a stage."""
     for case in (
-        Case("tiny", 2, "ordered", stages=2),
-        Case("small", 4, "ordered", stages=2, schedule="1f1b"),
-        Case("small", 4, "ordered", stages=(2, 2), activation_sets=2),
-        Case("small", 8, "ordered", stages=(2, 2), schedule="zero-bubble", gradient_buffers="block"),
+        Case("tiny", sub_batches=2, reduction="ordered", stages=2),
+        Case("small", sub_batches=4, reduction="ordered", stages=2, schedule="1f1b"),
+        Case("small", sub_batches=4, reduction="ordered", stages=(2, 2), activation_sets=2),
+        Case(
+            "small", sub_batches=8, reduction="ordered", stages=(2, 2), schedule="zero-bubble", gradient_buffers="block"
+        ),
     ):
         if not (laboratory.only_tiny and case.record != "tiny"):
             yield from laboratory.check(name, RANKS, "parity", case)
@@ -255,7 +265,7 @@ def parity_of_stages(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 def parity_of_pipelines(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare with golden records on four ranks, of which each two are a pipeline."""
-    yield from laboratory.check(name, PIPELINES, "parity", Case("tiny", 1, "ordered", stages=2))
+    yield from laboratory.check(name, PIPELINES, "parity", Case("tiny", sub_batches=1, reduction="ordered", stages=2))
 
 
 def messages_of_stages(laboratory: Laboratory, name: str) -> Iterator[Catch]:
@@ -297,7 +307,9 @@ def offloading(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Train with a memory limit and a disk."""
     for plan in OFFLOAD_PLANS:
         recompute = "attention" if plan == "ahead" else "none"
-        yield from laboratory.alone(name, Case("small", 2, "ordered", what=plan, recompute=recompute, seed=SEED))
+        yield from laboratory.alone(
+            name, Case("small", sub_batches=2, reduction="ordered", what=plan, recompute=recompute, seed=SEED)
+        )
 
 
 def devices(laboratory: Laboratory, name: str) -> Iterator[Catch]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from starpullm.checks.execution_order import SHARED_ACTIVATIONS
 from starpullm.errors import FileError
@@ -20,7 +21,8 @@ from starpullm.options import (
     SCHEDULES,
     WEIGHT_GRADIENTS,
     RuntimeConfiguration,
-    settings_of,
+    TrainingOptions,
+    training_options,
 )
 
 LIGHT_PARAMETERS = 10**7
@@ -48,12 +50,13 @@ PROMISES: Mapping[str, Promise] = {
 REPRODUCIBLE = (Promise.BITWISE, Promise.FIXED_BITS)
 
 
-class Case(NamedTuple):
+@dataclass(frozen=True)
+class Case(TrainingOptions):
     """What a check is run with; each check uses some of the fields. ``sub_batches`` are those of one rank."""
 
     record: str = ""
-    sub_batches: int = 0
-    reduction: str = ""
+    sub_batches: int = field(default=0, kw_only=True)
+    reduction: str = field(default="", kw_only=True)
     what: str = ""
     """A kernel, for example."""
     seed: int = 1
@@ -63,21 +66,13 @@ class Case(NamedTuple):
     """The seed of delays in tasks."""
     library: str = ""
     """llm.c."""
-    weight_gradient_tiles: int = 0
-    """Of the gradient of each weight; 0: those that the library chooses."""
-    activation_sets: int = 0
-    recompute: str = RECOMPUTATIONS[0]
-    weight_gradients: str = WEIGHT_GRADIENTS[0]
-    stages: int | Sequence[int] = 1
-    schedule: str = SCHEDULES[0]
-    gradient_buffers: str = GRADIENT_BUFFERS[0]
     arithmetic: str = ARITHMETICS[0]
 
     @property
     def settings(self) -> dict[str, Any]:
         """Return what its trainer is created with."""
         always = {"sub_batches": self.sub_batches or 1, "reduction": self.reduction or REDUCTIONS[0]}
-        return settings_of(self) | always
+        return training_options(self) | always
 
     @property
     def keeps_activations(self) -> bool:
@@ -156,12 +151,12 @@ def record_cases(
             modes = options.reductions if ranks * sub_batches > 1 else options.reductions[:1]
             for reduction in modes:
                 if PROMISES[reduction] in promises:
-                    yield (case := Case(record, sub_batches, reduction, seed=options.seed))
+                    yield (case := Case(record, sub_batches=sub_batches, reduction=reduction, seed=options.seed))
                     running_sums = PROMISES[reduction] is Promise.BITWISE and ranks * sub_batches > 1
                     if running_sums and (last is None or last.record == record):
                         last = case
     if last:
-        yield last._replace(weight_gradient_tiles=TILES)
+        yield replace(last, weight_gradient_tiles=TILES)
 
 
 def sharing_cases(options: SuiteOptions, ranks: int) -> Iterator[Case]:
@@ -172,11 +167,11 @@ def sharing_cases(options: SuiteOptions, ranks: int) -> Iterator[Case]:
     for record in options.records if REDUCTIONS[0] in options.reductions else ():
         counts = options.sub_batches(record, ranks)
         if counts and find_record(record).model.num_layers > 2:
-            case = Case(record, max(counts), REDUCTIONS[0], seed=options.seed)
-            yield case._replace(recompute="attention")
-            yield case._replace(recompute="block", activation_sets=min(2, case.sub_batches))
+            case = Case(record, sub_batches=max(counts), reduction=REDUCTIONS[0], seed=options.seed)
+            yield replace(case, recompute="attention")
+            yield replace(case, recompute="block", activation_sets=min(2, case.sub_batches))
             if ranks == 1 and 1 in counts:
-                yield case._replace(sub_batches=1, recompute="block", weight_gradients="reused")
+                yield replace(case, sub_batches=1, recompute="block", weight_gradients="reused")
             return
 
 
@@ -188,15 +183,15 @@ def pipeline_cases(options: SuiteOptions, ranks: int) -> Iterator[Case]:
     for record in options.records if REDUCTIONS[0] in options.reductions and ranks > 1 else ():
         counts, layers = options.sub_batches(record), find_record(record).model.num_layers
         if counts and layers + 1 >= ranks:
-            case = Case(record, max(counts), REDUCTIONS[0], seed=options.seed, stages=ranks)
+            case = Case(record, sub_batches=max(counts), reduction=REDUCTIONS[0], seed=options.seed, stages=ranks)
             yield case
-            yield case._replace(schedule="1f1b")
-            yield case._replace(activation_sets=min(2, case.sub_batches), recompute="block")
+            yield replace(case, schedule="1f1b")
+            yield replace(case, activation_sets=min(2, case.sub_batches), recompute="block")
             cut = (layers - ranks + 2, *[1] * (ranks - 2), 0)
-            yield case._replace(stages=cut, schedule="1f1b", weight_gradient_tiles=TILES)
-            yield case._replace(schedule="zero-bubble", gradient_buffers="block")
+            yield replace(case, stages=cut, schedule="1f1b", weight_gradient_tiles=TILES)
+            yield replace(case, schedule="zero-bubble", gradient_buffers="block")
             of_two = options.sub_batches(record, ranks // 2) if ranks > 2 and ranks % 2 == 0 else ()
-            yield from (case._replace(sub_batches=count, stages=2, schedule="1f1b") for count in of_two[-1:])
+            yield from (replace(case, sub_batches=count, stages=2, schedule="1f1b") for count in of_two[-1:])
             return
 
 

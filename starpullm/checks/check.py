@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
@@ -61,8 +61,11 @@ class Needs(NamedTuple):
         return least <= ranks and (most is None or ranks <= most)
 
 
-class Claim:
-    """A claim about training and its verdict: what a `Check` and a `StandaloneCheck` have in common."""
+class Check:
+    """A claim about training, and how it is checked; subclasses are registered by `check`, and named by their class.
+
+    The docstring says what is compared with what. A check of ``Where.TOGETHER`` returns arrays from its run.
+    """
 
     family: str
     """The marker of its tests, without ``starpullm_``."""
@@ -99,7 +102,10 @@ class Claim:
 
     def placements(self, options: SuiteOptions, ranks: int) -> Sequence[RuntimeConfiguration | None]:
         """Return the placements of each case; None: the check chooses them itself."""
-        return [None]
+        places = options.configurations(ranks)
+        if self.needs.where is Where.ONE_WORKER:
+            return [places[0]._replace(partition="1x1")]
+        return places if self.needs.where is Where.EACH else [None]
 
     def parts(
         self, options: SuiteOptions, ranks: int, case: Case, placement: RuntimeConfiguration | None
@@ -107,13 +113,17 @@ class Claim:
         """Return the runs whose arrays are compared, the one that is compared with first; none if it's one run."""
         return ()
 
+    def run(self, context: Any, case: Case) -> Result | Arrays:
+        """Run a case in a `CheckContext`; over ranks on all, and the worst result counts."""
+        raise NotImplementedError
+
     def together(self, parts: Mapping[str, Arrays]) -> Result:
         """Compare the arrays of all parts, which are named by where they ran."""
         raise NotImplementedError
 
     def unfinished(self, case: Case, placement: RuntimeConfiguration | None) -> Result:
         """Return what stands for the result of a run that has none."""
-        facts = {**case._asdict(), **(placement._asdict() if placement else {}), "record": Path(case.record).stem}
+        facts = {**asdict(case), **(placement._asdict() if placement else {}), "record": Path(case.record).stem}
         where = " on ".join(filter(None, (str(case), str(placement or ""))))
         none = self.result(compared=0, undecided="no result", limit=None, **facts)
         return replace(none, outcome=Outcome.NO_RESULT, sentence="", where=where)
@@ -164,52 +174,26 @@ class Claim:
         )
 
 
-class StandaloneCheck(Claim):
-    """A check in a process that has no runtime yet, registered and described as a `Check`."""
+class StandaloneCheck(Check):
+    """A check in a process that has no runtime yet; its run gets a `StandaloneContext`."""
 
-    def run(self, context: StandaloneContext, case: Case) -> Result:
-        """Run a case; over ranks on all, and the worst result counts."""
-        raise NotImplementedError
-
-
-class Check(Claim):
-    """A check that has a runtime; subclasses are registered by `check`, and named by their class.
-
-    The docstring says what is compared with what. A check of ``Where.TOGETHER`` returns arrays from its run.
-    """
-
-    def placements(self, options: SuiteOptions, ranks: int) -> Sequence[RuntimeConfiguration | None]:
-        """Return the placements of each case; None: the check chooses them itself."""
-        places = options.configurations(ranks)
-        if self.needs.where is Where.ONE_WORKER:
-            return [places[0]._replace(partition="1x1")]
-        return places if self.needs.where is Where.EACH else [None]
-
-    def run(self, context: CheckContext, case: Case) -> Result | Arrays:
-        """Run a case; over ranks on all, and the worst result counts."""
-        raise NotImplementedError
+    def placements(self, options: SuiteOptions, ranks: int) -> Sequence[None]:
+        """Return that there is none."""
+        return [None]
 
 
-RegisteredCheck: TypeAlias = Check | StandaloneCheck
-
-
-def run_check(context: CheckContext | StandaloneContext, *, check: RegisteredCheck, case: Case) -> Result | Arrays:
+def run_check(context: CheckContext | StandaloneContext, *, check: Check, case: Case) -> Result | Arrays:
     """Run a case of a check, and say in the result where."""
     report_phase(f"running {check.name} of {case}")
-    if isinstance(check, StandaloneCheck):
-        assert isinstance(context, StandaloneContext)
-        found: Result | Arrays = check.run(context, case)
-    else:
-        assert isinstance(context, CheckContext)
-        found = check.run(context, case)
+    found = check.run(context, case)
     if isinstance(found, Result):
         return replace(found, where=" on ".join(filter(None, (str(case), str(context)))))
     return found
 
 
-_REGISTERED: dict[str, RegisteredCheck] = {}
+_REGISTERED: dict[str, Check] = {}
 
-C = TypeVar("C", bound=type[RegisteredCheck])
+C = TypeVar("C", bound=type[Check])
 
 
 def check(kind: C) -> C:
@@ -224,7 +208,7 @@ def check(kind: C) -> C:
     return kind
 
 
-def all_checks() -> Mapping[str, RegisteredCheck]:
+def all_checks() -> Mapping[str, Check]:
     """Return the checks of the package by name, in the order in which the suite runs them."""
     modules = [f"{checks.__name__}.{name}" for name in checks.MODULES]
     for module in modules:

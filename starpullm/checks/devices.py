@@ -91,7 +91,7 @@ class Devices(StandaloneCheck):
 def case_on(placement: str, seed: int) -> Case:
     """Return the case of a placement; in tiles, as kernels get buffers from an offset on then."""
     record = PLACEMENTS[placement].record
-    return Case(record, 1, "ordered", what=placement, seed=seed, weight_gradient_tiles=TILES)
+    return Case(record, sub_batches=1, reduction="ordered", what=placement, seed=seed, weight_gradient_tiles=TILES)
 
 
 def _watched(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.checks.bits import compare_bits
-from starpullm.checks.check import Claim
+from starpullm.checks.check import Check
 from starpullm.checks.execution_order import CONSTANT, execution_order
 from starpullm.checks.references import plain_model, plain_steps
 from starpullm.checks.result import Finding, Result
@@ -24,7 +24,7 @@ from starpullm.files.safetensors import read_values, stored_tensors
 from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, layer_name, step_results
 
 
-class ForeignTensors(Claim):
+class ForeignTensors(Check):
     """Compare a program's tensors with the plain model's; whole groups of them may be missing."""
 
     family, unit = "parity", "tensors"

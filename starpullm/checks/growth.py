@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 
 from starpullm.checks.cases import Case, SuiteOptions, find_record
-from starpullm.checks.check import Check, Claim, Needs, StandaloneCheck, Where, check
+from starpullm.checks.check import Check, Needs, StandaloneCheck, Where, check
 from starpullm.checks.check_context import CheckContext
 from starpullm.checks.leaks import OBJECTS_KEPT_EARLY, find_growth
 from starpullm.checks.observer import Observer
@@ -18,7 +18,7 @@ from starpullm.runtime import Runtime
 _RECORDS = ("tiny", "odd", "small", "deep")
 
 
-class _Growth(Claim):
+class _Growth(Check):
     """Compare what repetitions allocate with what of it is freed."""
 
     family, unit = "memory", "allocations"
@@ -30,7 +30,7 @@ class _Growth(Claim):
         for record in _RECORDS:
             own, rest = divmod(find_record(record).batch_size, ranks)
             if rest == 0:
-                yield Case(record, 1 + (own % 2 == 0), "ordered", seed=options.seed)
+                yield Case(record, sub_batches=1 + (own % 2 == 0), reduction="ordered", seed=options.seed)
                 return
 
 
@@ -56,7 +56,7 @@ class GrowthOverRuntimes(_Growth, StandaloneCheck):
 
 
 @check
-class GrowthOverSteps(_Growth, Check):
+class GrowthOverSteps(_Growth):
     """Compare what traced steps allocate with what of it is freed; over ranks, each rank has a result.
 
     The traces are longer than one block of the recorder, and are cleared.
@@ -82,7 +82,7 @@ class GrowthOverSteps(_Growth, Check):
 
 
 @check
-class GrowthOverTrainers(_Growth, Check):
+class GrowthOverTrainers(_Growth):
     """Compare what trainers allocate that are traced, saved and closed, with what of it is freed.
 
     They are closed while the step is under way that has been saved.

@@ -41,7 +41,7 @@ class Offloading(StandaloneCheck):
         """Yield a case for each plan; where blocks share activations, gradients are invalidated after the last use."""
         for plan in OFFLOAD_PLANS:
             recompute = "attention" if plan == "ahead" else "none"
-            yield Case(RECORD, 2, "ordered", what=plan, recompute=recompute, seed=options.seed)
+            yield Case(RECORD, sub_batches=2, reduction="ordered", what=plan, recompute=recompute, seed=options.seed)
 
     def run(self, context: StandaloneContext, case: Case) -> Result:
         """Train in a process that has no runtime."""

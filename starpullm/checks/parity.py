@@ -97,10 +97,15 @@ class Parity(Check):
             for records in (options.records, options.parity_records)
         )
         for case in chain(*of_records, sharing_cases(options, ranks), pipeline_cases(options, ranks)):
-            yield case._replace(arithmetic=first)
+            yield replace(case, arithmetic=first)
         for record in options.records[:2] if REDUCTIONS[0] in options.reductions else ():
-            case = Case(record, max(options.sub_batches(record, ranks), default=0), REDUCTIONS[0], seed=options.seed)
-            yield from (case._replace(arithmetic=other) for other in others if case.sub_batches)
+            case = Case(
+                record,
+                sub_batches=max(options.sub_batches(record, ranks), default=0),
+                reduction=REDUCTIONS[0],
+                seed=options.seed,
+            )
+            yield from (replace(case, arithmetic=other) for other in others if case.sub_batches)
 
     def run(self, context: CheckContext, case: Case) -> Result:
         """Compare with a golden record."""
@@ -182,7 +187,7 @@ class ParityWithLlmc(Parity):
         library = str(options.llmc_library or "")
         for case in super().cases(options, ranks):
             if library and case.arithmetic == options.arithmetics[0]:
-                yield case._replace(library=library)
+                yield replace(case, library=library)
 
     def run(self, context: CheckContext, case: Case) -> Result:
         """Compare with llm.c, which runs once for each record."""

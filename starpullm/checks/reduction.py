@@ -269,7 +269,7 @@ class ManyContributions(GradientBounds):
     def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield records with more sub-batches than workers, and with as many."""
         for record in ("single", "odd") if "redux" in options.reductions and self.placements(options, ranks) else ():
-            yield Case(record, find_record(record).batch_size, "redux", seed=options.seed)
+            yield Case(record, sub_batches=find_record(record).batch_size, reduction="redux", seed=options.seed)
 
     def placements(self, options: SuiteOptions, ranks: int) -> Sequence[RuntimeConfiguration | None]:
         """Return those of runs with delays that have an odd number of workers, and more than one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from starpullm.checks.bits import compare_bits
@@ -70,7 +71,7 @@ class BitStability(SameBits):
         places = [(place, count) for place in options.configurations(ranks) for count in case.counts]
         if ranks > 1:
             places += [(place, ranks * count) for place in options.configurations() for count in case.counts]
-        return [(place, case._replace(sub_batches=count, counts=())) for place, count in places]
+        return [(place, replace(case, sub_batches=count, counts=())) for place, count in places]
 
     def run(self, context: CheckContext, case: Case) -> Arrays:
         """Return all gradients of the second step: those of the first must not be part of them."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from starpullm.checks.cases import Case, SuiteOptions
-from starpullm.checks.check import Arrays, RegisteredCheck, all_checks, run_check
+from starpullm.checks.check import Arrays, Check, all_checks, run_check
 from starpullm.checks.left_out import LeftOut
 from starpullm.checks.result import Result
 from starpullm.options import RuntimeConfiguration
@@ -17,7 +17,7 @@ from starpullm.options import RuntimeConfiguration
 class Item(NamedTuple):
     """A case of a check on a placement, which is None if the check has its own ones."""
 
-    check: RegisteredCheck
+    check: Check
     case: Case
     placement: RuntimeConfiguration | None
     ranks: int = 1

@@ -18,7 +18,7 @@ from starpullm.commands.render import ERR, OUT, print_json, progress_bar
 from starpullm.errors import StarpullmError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
-from starpullm.options import ARITHMETICS, RECOMPUTATIONS, REDUCTIONS, settings_of
+from starpullm.options import ARITHMETICS, RECOMPUTATIONS, REDUCTIONS, training_options
 from starpullm.processes.lock import machine_lock
 from starpullm.runtime import Partition
 from starpullm.schedules import number_of_pipelines
@@ -108,7 +108,7 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
     """Yield every combination of the repeated options."""
     totals = run.total_batch_size or [record.batch_size if record else 4]
     names = ("scheduler", "iterations", "warm_up", "matmul", "arithmetic", "memory_limit", "offload_plan", "devices")
-    same = settings_of(run) | {name: getattr(run, name) for name in names}
+    same = training_options(run) | {name: getattr(run, name) for name in names}
     for batch_size, ranks, partition in product(run.batch_size or totals, run.ranks, run.partitions):
         sub_batches = run.sub_batches or [Partition.parse(partition).workers]
         for values in product(sub_batches, *(getattr(run, name) for name in _REPEATED)):

@@ -32,7 +32,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files.header import sha256_of
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import GoldenRecord, shipped_records
-from starpullm.options import settings_of
+from starpullm.options import training_options
 from starpullm.processes.ranks import check_same_options, failing_together, guarded
 from starpullm.report.document import Document
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime, runtime_options
@@ -123,7 +123,7 @@ def command(**values: Any) -> None:
                     with Runtime(*place, comm, **runtime_options(run)) as runtime, guarded(comm, exit_status):
                         at = CheckContext(runtime, directory)
                         for count in counts:
-                            settings = settings_of(run) | {"sub_batches": count, "arithmetic": run.arithmetic}
+                            settings = training_options(run) | {"sub_batches": count, "arithmetic": run.arithmetic}
                             case = Case(record.name, **settings)
                             result = Parity().compare(
                                 of_run,
@@ -136,7 +136,7 @@ def command(**values: Any) -> None:
                             results.append(replace(result, where=f"{case} on {at}"))
                             _show(results[-1], report, as_json=run.as_json)
                         if run.report and record is plan[0][0]:
-                            _record(report, at, case._replace(record=str(record.path), seed=record.seed))
+                            _record(report, at, replace(case, record=str(record.path), seed=record.seed))
                 checkpoint.unlink()
         report.status = _exit_status(results)
         _print_summary(results, as_json=run.as_json)

@@ -17,7 +17,7 @@ from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 from starpullm.graph.on_paper import Network
-from starpullm.options import settings_of
+from starpullm.options import training_options
 from starpullm.predict.costs import Costs, MatmulSpeed, costs_of_run
 from starpullm.predict.prediction import Prediction, predict
 from starpullm.predict.recorded_steps import Recorded, measured_costs, record_placements
@@ -111,7 +111,7 @@ def _workload(run: SimpleNamespace, config: ModelConfig) -> Workload:
         ranks=run.ranks,
         iterations=run.steps,
         warm_up=2,  # tasks are those of a plan only after an even number: see `same_tasks`
-        **{**settings_of(run), "sub_batches": sub_batches},
+        **{**training_options(run), "sub_batches": sub_batches},
     )
 
 

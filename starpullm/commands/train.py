@@ -23,7 +23,7 @@ from starpullm.files.atomic import check_can_write
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.header import file_errors
 from starpullm.files.model import ModelConfig
-from starpullm.options import settings_of
+from starpullm.options import training_options
 from starpullm.processes.progress import OwnReport, report_phase
 from starpullm.processes.ranks import check_same_options, failing_together
 from starpullm.resume import TrainingState, training_state
@@ -201,7 +201,7 @@ def _train(
             betas=(run.beta1, run.beta2),
             trace=run.trace is not None,
             **{name: getattr(run, name) for name in ("batch_size", "seq_len", "learning_rate", "eps", "weight_decay")},
-            **settings_of(run),
+            **training_options(run),
         ) as trainer,
         loss_log(run.log if runtime.rank == 0 else None, state.step if state else -1) as log,
     ):

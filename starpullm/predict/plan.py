@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +11,8 @@ from numpy.typing import NDArray
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
-from starpullm.options import GRADIENT_BUFFERS, RECOMPUTATIONS, REDUCTIONS, SCHEDULES, WEIGHT_GRADIENTS, index_of_choice
-from starpullm.schedules import PipelineSchedule, number_of, pipeline
+from starpullm.options import REDUCTIONS, TrainingOptions, index_of_choice
+from starpullm.schedules import number_of, session_options
 from starpullm.trace import Trace, make_trace
 
 ADDRESS_SPACE = 2**47
@@ -57,49 +56,31 @@ def make_plan(
     *,
     batch_size: int,
     seq_len: int,
-    sub_batches: int,
     ranks: int,
-    reduction: str,
     workers: int = 1,
-    weight_gradient_tiles: int = 0,
-    activation_sets: int = 0,
-    stages: int | Sequence[int] = 1,
-    schedule: str | PipelineSchedule = SCHEDULES[0],
-    gradient_buffers: str = GRADIENT_BUFFERS[0],
     keep_activations: bool = False,
-    recompute: str = "none",
-    weight_gradients: str = "kept",
     steps: int = 1,
+    **options: Any,
 ) -> Plan:
     """Return the plan of so many steps; batch size, sub-batches and workers are those of each rank.
 
-    `InvalidArgumentError` is raised if a number isn't possible, the reduction is ``redux``, to which StarPU adds tasks
-    of its own, or a rank has more bytes than a process can address.
+    The other options are `TrainingOptions`. `InvalidArgumentError` is raised if a number isn't possible, the reduction
+    is ``redux``, to which StarPU adds tasks of its own, or a rank has more bytes than a process can address.
     """
-    of_pipeline = pipeline(stages, schedule, sub_batches, activation_sets, ranks, workers, gradient_buffers)
-    options = structs.new(
-        "session_options",
-        reduction=index_of_choice("reduction", reduction, REDUCTIONS[:2]),
-        recompute=index_of_choice("recompute", recompute, RECOMPUTATIONS),
-        reuse_weight_gradients=index_of_choice("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
-        keep_activations=keep_activations,
-        pipeline=ctypes.pointer(of_pipeline),
-        batch_size=prototypes.integer("batch_size", batch_size, 64),
-        seq_len=prototypes.integer("seq_len", seq_len, 64),
-        sub_batches=prototypes.integer("sub_batches", sub_batches, 64),
-        activation_sets=prototypes.integer("activation_sets", activation_sets, 64),
-        weight_gradient_tiles=prototypes.integer("weight_gradient_tiles", weight_gradient_tiles, 32),
-    )
+    training = TrainingOptions(**options)
+    index_of_choice("reduction", training.reduction, REDUCTIONS[:2])
+    sizes = {"batch_size": batch_size, "seq_len": seq_len, "ranks": ranks, "workers": workers}
+    session = session_options(training, **sizes, keep_activations=keep_activations)
     tasks, accesses, handles = prototypes.trace(
         "plan_create",
         structs.new("model_config", **asdict(config)),
-        options,
+        session,
         prototypes.integer("ranks", ranks, 32),
         prototypes.integer("workers", workers, 32),
         prototypes.integer("steps", steps, 32),
     )
     owners = np.array([owner for _, _, owner in handles], np.int64)
-    plan = Plan(make_trace(tasks, accesses, handles), owners, ranks, number_of(stages))
+    plan = Plan(make_trace(tasks, accesses, handles), owners, ranks, number_of(training.stages))
     most = int(plan.bytes_of_ranks().max())
     if most > ADDRESS_SPACE:
         raise InvalidArgumentError(f"model: found {most} bytes on a rank, expected at most {ADDRESS_SPACE}")

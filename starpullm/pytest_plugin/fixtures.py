@@ -190,7 +190,7 @@ class Checker:
         """
         from starpullm.binding import allocations
         from starpullm.checks.cases import Case
-        from starpullm.checks.check import Check, Where, all_checks
+        from starpullm.checks.check import StandaloneCheck, Where, all_checks
         from starpullm.checks.suite_items import Item
         from starpullm.checks.user_function import run_user_function
         from starpullm.processes.children import location_of
@@ -199,8 +199,8 @@ class Checker:
         self.begin(getattr(function, "__name__", str(function)))
         if isinstance(function, str):
             ranks = self.configuration.ranks
-            checks = [check for check in all_checks().values() if isinstance(check, Check) and check.needs.allow(ranks)]
-            known = {check.name: check for check in checks if check.needs.where is not Where.TOGETHER}
+            checks = [check for check in all_checks().values() if not isinstance(check, StandaloneCheck)]
+            known = {of.name: of for of in checks if of.needs.allow(ranks) and of.needs.where is not Where.TOGETHER}
             if function not in known:
                 self.give_up(f"found no such check for ranks {ranks}, expected a function or one of {', '.join(known)}")
             case = Case(**{"sub_batches": 1, "reduction": REDUCTIONS[0], **arguments})

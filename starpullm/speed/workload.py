@@ -21,10 +21,9 @@ from starpullm.options import (
     GRADIENT_BUFFERS,
     OFFLOAD_PLANS,
     RECOMPUTATIONS,
-    REDUCTIONS,
-    SCHEDULES,
     WEIGHT_GRADIENTS,
-    settings_of,
+    TrainingOptions,
+    training_options,
 )
 from starpullm.processes import Comm
 from starpullm.processes.clocks import on_rank_0, read_clock
@@ -40,7 +39,7 @@ SEED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class Workload(TrainingOptions):
     """What is measured: ``iterations`` steps after ``warm_up`` ones.
 
     ``model`` is a name for tables and messages. ``batch_size`` is B of all ranks together; partition, scheduler and
@@ -52,16 +51,7 @@ class Workload:
     seq_len: int
     partition: str
     scheduler: str = DEFAULT_SCHEDULER
-    sub_batches: int = 1
-    activation_sets: int = 0
-    reduction: str = REDUCTIONS[0]
-    weight_gradient_tiles: int = 0
-    recompute: str = RECOMPUTATIONS[0]
-    weight_gradients: str = WEIGHT_GRADIENTS[0]
     ranks: int = 1
-    stages: int | Sequence[int] = 1
-    schedule: str = SCHEDULES[0]
-    gradient_buffers: str = GRADIENT_BUFFERS[0]
     iterations: int = 1
     warm_up: int = 1
     matmul: str = "strict"
@@ -109,7 +99,7 @@ class Workload:
     @property
     def of_each_rank(self) -> dict[str, Any]:
         """What a rank's trainer is created with, and a plan made with."""
-        return {"batch_size": self.batch_size // self.pipelines, "seq_len": self.seq_len, **settings_of(self)}
+        return {"batch_size": self.batch_size // self.pipelines, "seq_len": self.seq_len, **training_options(self)}
 
     @property
     def pipelines(self) -> int:

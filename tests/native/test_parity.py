@@ -59,7 +59,7 @@ def train_gpt2_124m(directory: str) -> tuple[int, list[str]]:
         with Trainer(runtime, checkpoint, batch_size=B, seq_len=T, sub_batches=2) as trainer:
             trainer.step(*generate_tokens(record.seed, 0, B, T, record.model.vocab_size))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        verdict = Parity().compare(record, runtime, checkpoint, Case(record.name, 2, "ordered"))
+        verdict = Parity().compare(record, runtime, checkpoint, Case(record.name, sub_batches=2, reduction="ordered"))
     checkpoint.unlink()
     return peak, verdict.lines()
 

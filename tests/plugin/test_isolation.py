@@ -23,7 +23,7 @@ from starpullm.options import RuntimeConfiguration
 from starpullm.processes.children import Pool
 from starpullm.processes.service import Answered, Raised
 
-PARITY = partial(run_check, check=Parity(), case=Case("tiny", 1, "ordered"))
+PARITY = partial(run_check, check=Parity(), case=Case("tiny", sub_batches=1, reduction="ordered"))
 
 ONE, TWO = RuntimeConfiguration("1x1", "lws"), RuntimeConfiguration("2x1", "eager")
 

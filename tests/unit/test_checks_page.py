@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from starpullm.checks.check import RegisteredCheck, StandaloneCheck, Where, all_checks
+from starpullm.checks.check import Check, StandaloneCheck, Where, all_checks
 
 PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
 
@@ -15,7 +15,7 @@ PLACES = {
 }
 
 
-def row(check: RegisteredCheck) -> str:
+def row(check: Check) -> str:
     needs = check.needs
     ranks = {(1, 1): "", (1, None): ", also over ranks"}.get(needs.ranks, ", over ranks")
     place = ", a process of its own" if isinstance(check, StandaloneCheck) else PLACES[needs.where]

@@ -43,8 +43,8 @@ def run(strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch) -> R
     record, checkpoint = strict
 
     def run_with(fault: Fault = none, of: Any = None, **options: Any) -> Result:
-        case = Case("", options.pop("sub_batches", 1), options.pop("reduction", "ordered"))
-        case = case._replace(activation_sets=options.pop("activation_sets", 0))
+        case = Case("", sub_batches=options.pop("sub_batches", 1), reduction=options.pop("reduction", "ordered"))
+        case = replace(case, activation_sets=options.pop("activation_sets", 0))
         monkeypatch.setattr(references, "Trainer", partial(PlainTrainer, fault=fault))
         return parity.Parity().compare(record, runtime(**(of or {})), checkpoint, case, **options)
 

@@ -37,7 +37,7 @@ from .plain_trainer import PlainTrainer, runtime
 Fault = Callable[[PlainTrainer], None]
 
 TINY = shipped_record("tiny")
-CASE = Case("tiny", 2, "tree", seed=5)
+CASE = Case("tiny", sub_batches=2, reduction="tree", seed=5)
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def test_labels_are_compared_beside_the_order(
 
 def test_a_run_without_its_delays_is_refused(context: CheckContext, faulty: object) -> None:
     with pytest.raises(RuntimeFailureError, match="delays: 0 of "):
-        Perturbation().run(context, CASE._replace(delays=3))
+        Perturbation().run(context, replace(CASE, delays=3))
     arrays = Perturbation().run(context, CASE)
     assert not isinstance(arrays, Result)
     assert {name.partition("/")[0] for name in arrays} == {"grads", "m", "v", "params"}
@@ -235,7 +235,7 @@ def test_a_recording_names_what_was_trained_and_where(tmp_path: Path, faulty: ob
 
 
 def test_parity_is_that_of_the_record(context: CheckContext, faulty: object, strict: tuple[GoldenRecord, Path]) -> None:
-    result = run_check(context, check=Parity(), case=Case(str(strict[0].path), 2, "tree"))
+    result = run_check(context, check=Parity(), case=Case(str(strict[0].path), sub_batches=2, reduction="tree"))
     assert isinstance(result, Result)
     assert result.lines()[0].startswith("parity of strict-2-tree on 1x1 lws: passed: ")
     assert (result.facts["record"], result.facts["reduction"]) == ("strict", "tree")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,7 +46,7 @@ class Perturbation(SameBits):
         records = options.records[:PERTURBED_RECORDS]
         for case in record_cases(options, ranks, self.needs.promises, records=records):
             if case.sub_batches == max(options.sub_batches(case.record, ranks)):
-                yield case._replace(delays=options.seed + reductions.index(case.reduction))
+                yield replace(case, delays=options.seed + reductions.index(case.reduction))
 
     def placements(self, options: SuiteOptions, ranks: int) -> Sequence[RuntimeConfiguration | None]:
         """Return one for each scheduler."""
@@ -56,7 +57,7 @@ class Perturbation(SameBits):
     ) -> Sequence[tuple[RuntimeConfiguration, Case]]:
         """Return the plain run and the one with delays."""
         assert placement is not None
-        return [(RuntimeConfiguration("1x1", "eager"), case._replace(delays=None)), (placement, case)]
+        return [(RuntimeConfiguration("1x1", "eager"), replace(case, delays=None)), (placement, case)]
 
     def run(self, context: CheckContext, case: Case) -> Result | Arrays:
         """Return the final tensors, or the result on the order if it wasn't kept."""

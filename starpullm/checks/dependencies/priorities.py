@@ -34,7 +34,7 @@ class Priorities(Check):
     def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
         """Yield the first record, with its largest number of sub-batches."""
         for record in options.records[:1]:
-            yield Case(record, max(options.sub_batches(record)), seed=options.seed)
+            yield Case(record, sub_batches=max(options.sub_batches(record)), seed=options.seed)
 
     def placements(self, options: SuiteOptions, ranks: int) -> Sequence[RuntimeConfiguration | None]:
         """Return one for each scheduler with priorities."""
