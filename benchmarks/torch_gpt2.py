@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -103,17 +103,14 @@ def describe() -> str:
 
 
 @contextmanager
-def _serve(
-    workload: Mapping[str, Any], checkpoint: str, *, compiled: bool
-) -> Iterator[tuple[None, Callable[[str], Any]]]:
+def _serve(workload: Workload, checkpoint: Path, *, compiled: bool) -> Iterator[tuple[None, Callable[[str], Any]]]:
     """Answer the requests that turns have; all turns train on, and a step's time is the least of a turn."""
     # Processes that compile in parallel would run on while this process is stopped.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     report_phase("loading the model")
-    own, model = Workload(**workload), Path(checkpoint)
-    trainer = TorchTrainer(model, own.cores, compiled=compiled)
-    sizes = (own.batch_size, own.seq_len, checkpoint_config(model).vocab_size)
-    batches = [generate_tokens(SEED, step, *sizes) for step in range(own.warm_up + own.iterations)]
+    trainer = TorchTrainer(checkpoint, workload.cores, compiled=compiled)
+    sizes = (workload.batch_size, workload.seq_len, checkpoint_config(checkpoint).vocab_size)
+    batches = [generate_tokens(SEED, step, *sizes) for step in range(workload.warm_up + workload.iterations)]
 
     def answer(request: str) -> Any:
         if request == "peaks":
@@ -125,16 +122,16 @@ def _serve(
             ends.append(time.monotonic())
         if request == "first":
             return {"description": describe(), "losses": losses}
-        return {STEP: min(after - before for before, after in pairwise(ends[own.warm_up - 1 :]))}
+        return {STEP: min(after - before for before, after in pairwise(ends[workload.warm_up - 1 :]))}
 
     yield None, answer
 
 
-def serve_eager(comm: None, workload: Mapping[str, Any], checkpoint: str) -> Service:
+def serve_eager(comm: None, workload: Workload, checkpoint: Path) -> Service:
     """Serve turns of PyTorch as it is."""
     return _serve(workload, checkpoint, compiled=False)
 
 
-def serve_compiled(comm: None, workload: Mapping[str, Any], checkpoint: str) -> Service:
+def serve_compiled(comm: None, workload: Workload, checkpoint: Path) -> Service:
     """Serve turns of a model that ``torch.compile`` has compiled, in the first turn."""
     return _serve(workload, checkpoint, compiled=True)

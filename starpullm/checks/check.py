@@ -182,8 +182,8 @@ class StandaloneCheck(Check):
         return [None]
 
 
-def run_check(context: CheckContext | StandaloneContext, *, check: Check, case: Case) -> Result | Arrays:
-    """Run a case of a check, and say in the result where."""
+def run_check(context: CheckContext | StandaloneContext, *, check: Check, case: Case) -> Any:
+    """Run a case of a check, and return its arrays, or its result, which says where."""
     report_phase(f"running {check.name} of {case}")
     found = check.run(context, case)
     if isinstance(found, Result):

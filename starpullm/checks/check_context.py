@@ -27,10 +27,11 @@ from starpullm.runtime import Runtime
 
 
 class CheckContext(NamedTuple):
-    """Where a check runs: a runtime, and a directory for generated models."""
+    """Where a check runs: a runtime, and a directory for generated models; ``progress`` is called after each step."""
 
     runtime: Runtime
     directory: Path
+    progress: Callable[[], None] | None = None
 
     def checkpoint(self, record: GoldenRecord) -> Path:
         """Return the record's model; an existing file is used if it still has the record's hash."""

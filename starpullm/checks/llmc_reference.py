@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from starpullm import errors
 from starpullm.checks.functions import Compared, compare_step, uses_platform
@@ -57,14 +53,10 @@ class LlmcReference:
 
     def expected_values(self, step: int, group: str, tensor: str) -> ExpectedValues:
         """Run llm.c again up to a step and return a tensor's values."""
-        with tempfile.TemporaryDirectory(prefix="starpullm-llmc-") as directory:
-            path = Path(directory, "values.npy")
-            wanted = {"step": step, "group": group, "tensor": tensor, "path": str(path)}
-            try:
-                train_llmc(self.library, self.case, self.checkpoint, wanted)
-            except StarpullmError as error:
-                return ExpectedValues(None, f"{self.name}, run again for the values, failed: {error}")
-            values: NDArray[np.float32] = np.load(path)
+        try:
+            values = train_llmc(self.library, self.case, self.checkpoint, (step, group, tensor))
+        except StarpullmError as error:
+            return ExpectedValues(None, f"{self.name}, run again for the values, failed: {error}")
         digest = self.record.steps[step].digests[group][tensor]
         if tensor_digest(values) != digest:
             return ExpectedValues(None, f"{self.name} had other bits when it was run again, so it can't be a reference")
@@ -130,23 +122,21 @@ def _reference(library: Path, record: GoldenRecord, checkpoint: Path, directory:
 
 
 def train_llmc(
-    library: Path, record: GoldenRecord, checkpoint: Path, wanted: dict[str, Any] | None = None
-) -> list[dict[str, Any]]:
-    """Run llm.c in a child process and return the steps; with ``wanted`` up to that step, to write that tensor.
+    library: Path, record: GoldenRecord, checkpoint: Path, wanted: tuple[int, str, str] | None = None
+) -> Any:
+    """Run llm.c in a child process and return the steps; with ``wanted``, the values of a step's group's tensor.
 
     The steps are a record's, and say whether llm.c has called the platform's functions so far.
     """
     name = f"llm.c in {library}"
-    arguments = {"library": str(library.absolute()), "record": str(record.path), "checkpoint": str(checkpoint)}
-    arguments["arithmetic"] = record.arithmetic
-    with Child(name, _train, {**arguments, "wanted": wanted}) as child:
+    arguments = {"library": library.absolute(), "record": record.path, "arithmetic": record.arithmetic}
+    with Child(name, _train, {**arguments, "checkpoint": checkpoint, "wanted": wanted}) as child:
         reply = child.start(LLMC_SECONDS)
     if isinstance(reply, Raised) and hasattr(errors, reply.kind):
         raise InvalidArgumentError(reply.sentence)
     if isinstance(reply, Lost) and isinstance(reply.ending, Completed):
         raise RuntimeFailureError(f"{name}: ended its process before the end of its run: {reply.ending}")
-    steps: list[dict[str, Any]] = reply.result()
-    return steps
+    return reply.result()
 
 
 # ---- In the child process ----
@@ -154,14 +144,14 @@ def train_llmc(
 
 @contextmanager
 def _train(
-    comm: None, library: str, record: str, checkpoint: str, arithmetic: str, wanted: dict[str, Any] | None
-) -> Iterator[tuple[list[dict[str, Any]], Callable[[object], None]]]:
-    """Train with llm.c, and give the steps of a record, or write the wanted tensor."""
+    comm: None, library: Path, record: Path, checkpoint: Path, arithmetic: str, wanted: tuple[int, str, str] | None
+) -> Iterator[tuple[Any, Callable[[object], None]]]:
+    """Train with llm.c, and give the steps of a record, or the values of the wanted tensor."""
     case = replace(GoldenRecord.load(record, with_results=False), arithmetic=arithmetic)
-    model = LlmcModel(Path(library), Path(checkpoint))
+    model = LlmcModel(library, checkpoint)
     steps: list[dict[str, Any]] = []
     compared: list[Compared] = []
-    for number in range(wanted["step"] + 1 if wanted else case.num_steps):
+    for number in range(wanted[0] + 1 if wanted else case.num_steps):
         batch = generate_tokens(case.seed, number, case.batch_size, case.seq_len, case.model.vocab_size)
         loss = model.forward_backward(*batch)
         before = {
@@ -176,7 +166,8 @@ def _train(
             compared += compare_step(tensors, before, batch[1], case, number + 1)
             steps[-1]["platform_functions"] = uses_platform(library, compared)
     if wanted:
-        name, layer = split_layer(wanted["tensor"])
-        values = dict(model.tensors(wanted["group"]))[name]
-        np.save(wanted["path"], values if layer is None else values[layer])
-    yield steps, lambda request: None
+        name, layer = split_layer(wanted[2])
+        values = dict(model.tensors(wanted[1]))[name]
+        yield values if layer is None else values[layer], lambda request: None
+    else:
+        yield steps, lambda request: None

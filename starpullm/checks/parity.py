@@ -108,10 +108,17 @@ class Parity(Check):
             yield from (replace(case, arithmetic=other) for other in others if case.sub_batches)
 
     def run(self, context: CheckContext, case: Case) -> Result:
-        """Compare with a golden record."""
+        """Compare with a golden record, or with llm.c, which runs once for each record."""
         record = find_record(case.record)
         checkpoint = context.checkpoint(record)
-        return self.compare(of_arithmetic(record, case.arithmetic, checkpoint), context.runtime, checkpoint, case)
+        if case.library:
+            of_llmc = replace(record, arithmetic=case.arithmetic)
+            reference = run_llmc(Path(case.library), of_llmc, checkpoint, context.directory, context.runtime.comm)
+            record = reference.record
+        else:
+            reference = None
+            record = of_arithmetic(record, case.arithmetic, checkpoint)
+        return self.compare(record, context.runtime, checkpoint, case, reference=reference, progress=context.progress)
 
     def compare(
         self,
@@ -188,14 +195,6 @@ class ParityWithLlmc(Parity):
         for case in super().cases(options, ranks):
             if library and case.arithmetic == options.arithmetics[0]:
                 yield replace(case, library=library)
-
-    def run(self, context: CheckContext, case: Case) -> Result:
-        """Compare with llm.c, which runs once for each record."""
-        record = find_record(case.record)
-        checkpoint = context.checkpoint(record)
-        record = replace(record, arithmetic=case.arithmetic)
-        reference = run_llmc(Path(case.library), record, checkpoint, context.directory, context.runtime.comm)
-        return self.compare(reference.record, context.runtime, checkpoint, case, reference=reference)
 
 
 @dataclass

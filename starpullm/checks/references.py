@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -114,15 +115,20 @@ def of_arithmetic(record: GoldenRecord, arithmetic: str, checkpoint: Path) -> Go
     """
     if arithmetic == record.arithmetic:
         return record
-    other = replace(record, arithmetic=arithmetic, origin=f"plain model, {arithmetic}")
-    model = plain_model(other, checkpoint)
-    steps = [step_results(loss, model.groups) for loss in plain_steps(other, model)]
+    steps = _plain_results(record.path, arithmetic, checkpoint)
     if record.fused_sha256 not in ("", found := digest_of_steps(steps)):
         raise RuntimeFailureError(
             f"{record.path}: the plain model's fused results have the digest {found}, expected llm.c's, "
             f"{record.fused_sha256}"
         )
-    return other.with_steps(steps)
+    return replace(record, arithmetic=arithmetic, origin=f"plain model, {arithmetic}").with_steps(steps)
+
+
+@lru_cache(maxsize=1)  # runs with one record follow each other
+def _plain_results(path: Path, arithmetic: str, checkpoint: Path) -> list[dict[str, Any]]:
+    record = replace(GoldenRecord.load(path, with_results=False), arithmetic=arithmetic)
+    model = plain_model(record, checkpoint)
+    return [step_results(loss, model.groups) for loss in plain_steps(record, model)]
 
 
 def plain_steps(record: GoldenRecord, model: PlainModel) -> Iterator[np.float32]:

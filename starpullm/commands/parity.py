@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,15 +14,13 @@ from typing import Any, NoReturn
 import click
 
 from starpullm.checks.cases import Case, find_record
+from starpullm.checks.check import run_check
 from starpullm.checks.check_context import CheckContext
 from starpullm.checks.foreign_tensors import ForeignTensors
 from starpullm.checks.left_out import LeftOut, not_chosen
-from starpullm.checks.llmc_reference import run_llmc
 from starpullm.checks.parity import Parity
 from starpullm.checks.recorded_run import MAX_RECORDED, MAX_RECORDED_PARAMETERS, record_steps
-from starpullm.checks.references import of_arithmetic
 from starpullm.checks.result import Outcome, Result
-from starpullm.checks.training import make_inputs
 from starpullm.commands import options, sizes
 from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, exit_status, refuse_ranks
 from starpullm.commands.render import OUT, note, print_json, progress_bar
@@ -98,9 +96,8 @@ def command(**values: Any) -> None:
         command_report(run.report, "starpullm parity", comm) as report,
         tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name,
     ):
-        directory = Path(name)
         parts = number_of_pipelines(comm.Get_size() if comm else 1, run.stages)
-        own = [sizes.record_of_sizes(run, directory, comm)] if sizes.are_given() else []
+        own = [sizes.record_of_sizes(run, Path(name), comm)] if sizes.are_given() else []
         with failing_together(comm):
             records = [*own, *(find_record(name) for name in run.record_files)]
             plan, unfit = _plan(records, run.full, run.sub_batches, parts)
@@ -109,38 +106,32 @@ def command(**values: Any) -> None:
         report.leave_out([*unfit, *_left_out(run, plan, report.document)])
         for entry in unfit:
             note(f"{entry.what} is left out: {entry.reason}")
+        steps = sum(record.num_steps * len(counts) for record, counts in plan)
         places = list(product(run.partitions, run.schedulers))
-        steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
         with progress_bar(hidden=run.as_json) as progress:
-            bar = progress.add_task("parity", total=steps)
-            for record, counts in plan:
-                checkpoint = make_inputs(record, directory)
-                llmc: Path | None = run.llmc_library
-                of_run = replace(record, arithmetic=run.arithmetic)
-                reference = run_llmc(llmc, of_run, checkpoint, directory, comm) if llmc else None
-                of_run = reference.record if reference else of_arithmetic(record, run.arithmetic, checkpoint)
-                for place in places:
-                    with Runtime(*place, comm, **runtime_options(run)) as runtime, guarded(comm, exit_status):
-                        at = CheckContext(runtime, directory)
-                        for count in counts:
-                            settings = training_options(run) | {"sub_batches": count, "arithmetic": run.arithmetic}
-                            case = Case(record.name, **settings)
-                            result = Parity().compare(
-                                of_run,
-                                runtime,
-                                checkpoint,
-                                case,
-                                reference=reference,
-                                progress=lambda: progress.advance(bar),
-                            )
-                            results.append(replace(result, where=f"{case} on {at}"))
-                            _show(results[-1], report, as_json=run.as_json)
-                        if run.report and record is plan[0][0]:
-                            _record(report, at, replace(case, record=str(record.path), seed=record.seed))
-                checkpoint.unlink()
+            bar = progress.add_task("parity", total=steps * len(places))
+            for (record, counts), place in product(plan, places):
+                directory = Path(name, record.name)  # for the record's model
+                directory.mkdir(exist_ok=True)
+                with Runtime(*place, comm, **runtime_options(run)) as runtime, guarded(comm, exit_status):
+                    context = CheckContext(runtime, directory, lambda: progress.advance(bar))
+                    for case in _cases(run, record, counts):
+                        results.append(run_check(context, check=Parity(), case=case))
+                        _show(results[-1], report, as_json=run.as_json)
+                    if run.report and record is plan[0][0]:
+                        _record(report, context, case)
+                if place == places[-1]:
+                    shutil.rmtree(directory)
         report.status = _exit_status(results)
         _print_summary(results, as_json=run.as_json)
     sys.exit(_exit_status(results))
+
+
+def _cases(run: SimpleNamespace, record: GoldenRecord, counts: Sequence[int]) -> Iterator[Case]:
+    """Yield the suite's case of each number of sub-batches."""
+    options = training_options(run) | {"arithmetic": run.arithmetic, "library": str(run.llmc_library or "")}
+    for count in counts:
+        yield Case(str(record.path), seed=record.seed, **options | {"sub_batches": count})
 
 
 def _compare_tensors(run: SimpleNamespace) -> NoReturn:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +91,10 @@ def record_steps(workload: Workload, checkpoint: Path, time_limit: float) -> Rec
 
     `RuntimeFailureError` is raised if they have failed, weren't done in time, or had other tasks than their plan.
     """
-    arguments = {"workload": asdict(workload), "checkpoint": str(checkpoint)}
+    arguments = {"workload": workload, "checkpoint": checkpoint}
     with Child(str(workload), _serve_recorded, arguments, ranks=workload.ranks) as child:
-        reply: dict[str, Any] = child.start(time_limit).result()
-    means = {(operation, tuple(sizes)): mean for operation, sizes, mean in reply.pop("means")}
-    threads = Partition.parse(workload.partition).threads
-    costs = Measured(f"here with {workload}", means, threads, reply.pop("runtime_ns"))
-    return Recorded(configuration=workload, costs=costs, **reply)
+        recorded: Recorded = child.start(time_limit).result()
+    return recorded
 
 
 # ---- In the child, or in each rank ----
@@ -105,27 +102,26 @@ def record_steps(workload: Workload, checkpoint: Path, time_limit: float) -> Rec
 
 @contextmanager
 def _serve_recorded(
-    comm: Comm | None, workload: Mapping[str, Any], checkpoint: str
-) -> Iterator[tuple[dict[str, Any], Callable[[Any], None]]]:
-    """Yield the members of `Recorded` as JSON values; there are no requests."""
-    own = Workload(**workload)
-    steps, trainer = run_measured(own, Path(checkpoint), comm, trace=True)
+    comm: Comm | None, workload: Workload, checkpoint: Path
+) -> Iterator[tuple[Recorded, Callable[[Any], None]]]:
+    """Yield what was recorded; there are no requests."""
+    steps, trainer = run_measured(workload, checkpoint, comm, trace=True)
     assert steps.trace is not None
-    trace, plan = steps.trace, plan_of(trainer.config, own)
+    trace, plan = steps.trace, plan_of(trainer.config, workload)
     if not same_tasks(plan.trace, trace):
-        raise RuntimeFailureError(f"{own}: the recorded tasks are other ones than the plan's")
-    workers = Partition.parse(own.partition).workers
-    runtime_ns = runtime_cost(trace, steps.begin_ns, steps.end_ns, workers=workers, ranks=own.ranks)
+        raise RuntimeFailureError(f"{workload}: the recorded tasks are other ones than the plan's")
+    workers, threads = Partition.parse(workload.partition)
+    runtime_ns = runtime_cost(trace, steps.begin_ns, steps.end_ns, workers=workers, ranks=workload.ranks)
     taken = np.where(is_kernel(trace), trace.tasks["end_ns"] - trace.tasks["start_ns"], 0)
-    work = work_of(plan.trace, plan.owners, own.ranks)
-    schedule, _ = schedule_of(plan, work, taken.astype(float), runtime_ns, own, FREE)
-    summary = {
-        "measured_seconds": steps.seconds / own.iterations,
-        "model_seconds": schedule.makespan * 1e-9 / own.iterations,
-        "runtime_ns": runtime_ns,
-        "means": [[operation, sizes, mean] for (operation, sizes), mean in mean_durations(trace).items()],
-    }
-    yield summary, lambda _: None
+    work = work_of(plan.trace, plan.owners, workload.ranks)
+    schedule, _ = schedule_of(plan, work, taken.astype(float), runtime_ns, workload, FREE)
+    recorded = Recorded(
+        configuration=workload,
+        measured_seconds=steps.seconds / workload.iterations,
+        model_seconds=schedule.makespan * 1e-9 / workload.iterations,
+        costs=Measured(f"here with {workload}", mean_durations(trace), threads, runtime_ns),
+    )
+    yield recorded, lambda _: None
 
 
 def same_tasks(plan: Trace, trace: Trace) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ class Variant:
             Child(
                 f"{self.name}, {own}",
                 self._service,
-                {"workload": asdict(own), "checkpoint": str(checkpoint)},
+                {"workload": own, "checkpoint": checkpoint},
                 ranks=own.ranks,
                 environment=self.environment,
                 request_name="the measurement",

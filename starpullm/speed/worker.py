@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -43,20 +43,17 @@ _PEAK_REPETITIONS = 3
 
 
 @contextmanager
-def serve(
-    comm: Comm | None, workload: Mapping[str, Any], checkpoint: str
-) -> Iterator[tuple[None, Callable[[str], Any]]]:
+def serve(comm: Comm | None, workload: Workload, checkpoint: Path) -> Iterator[tuple[None, Callable[[str], Any]]]:
     """Answer requests.
 
     ``"throughput"``: the fields of a ``Throughput``. ``"turn"``: seconds by quantity. ``"first"``: a turn too, but what
     is the same in all turns. ``"peaks"``: repeated measurements of the limit of the workload's cores.
     """
-    own, model = Workload(**workload), Path(checkpoint)
     answers: dict[str, Callable[[], Any]] = {
-        "throughput": lambda: _throughput(own, model, comm),
-        "first": lambda: _turn(own, model, comm, is_first=True),
-        "turn": lambda: _turn(own, model, comm, is_first=False),
-        "peaks": lambda: measure_peaks(own.cores, comm, _PEAK_REPETITIONS)[own.arithmetic],
+        "throughput": lambda: _throughput(workload, checkpoint, comm),
+        "first": lambda: _turn(workload, checkpoint, comm, is_first=True),
+        "turn": lambda: _turn(workload, checkpoint, comm, is_first=False),
+        "peaks": lambda: measure_peaks(workload.cores, comm, _PEAK_REPETITIONS)[workload.arithmetic],
     }
     yield None, lambda request: answers[request]()
 
