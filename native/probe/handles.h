@@ -11,7 +11,10 @@ struct known {
     uint32_t number;                    /* in the log, plus one; 0: no task has used the handle */
     uint32_t stack;                     /* of the registration, by number; 0: not known */
     _Atomic(struct starpu_task *) next; /* of the last sum in it: see sums.h */
+    unsigned poison;                    /* variants that its last writer has got, a bit each */
     bool has_started;                   /* a task with it */
+    bool commutes;                      /* its last writer, with others */
+    bool was_filled;                    /* with anything else than zeros, before it got poison */
 };
 
 /* What is known of a handle; NULL: nothing yet. The second function then gives it a place. */

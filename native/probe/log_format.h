@@ -108,7 +108,7 @@ struct probe_event {
 
 enum probe_hash_time { PROBE_BEFORE = 1, PROBE_AFTER };
 
-/* Added to `poison_left`: there was something else than zeros where a task has left poison. */
+/* Added to `poison_left`: there was something else than zeros before the poison that a task has left. */
 #define PROBE_WAS_FILLED (UINT64_C(1) << 63)
 
 /* The contents of a handle before or after a task; `poison_left` counts the bytes that are poison, after a task only

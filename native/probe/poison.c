@@ -1,35 +1,38 @@
-/* Poison that stays is told from data by as many bytes as fit: eight where elements allow it, else four. */
+/* Two kinds of poison, and what of them is still in a handle. Poison is told from data byte by byte, because a part of
+ * an element may be left as it was, as between the members of a struct. */
 #include "poison.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "log_format.h"
+/* Poison is a row of words, whatever the elements are; those of 8, 4 and 2 bytes lie in it one after the other. */
+enum { WORD = 8 };
 
-enum { WORD = 4 };
+/* By what the size of elements can be divided by: 8, 4, 2 or 1 bytes. NaNs that are signalling, in elements of one byte
+ * negative numbers; large positive numbers; and the bytes that the variants change, which keeps both so. */
+static const struct poison {
+    uint64_t nan, large, varied;
+} poisons[] = {
+    {0xfff47a318d66c2af, 0x4b1e6c937ad3085e, 0x0000ffffffffffff},
+    {0xffa4c2afffa4c2af, 0x4b1e085e4b1e085e, 0x0000ffff0000ffff},
+    {0xfdaffdaffdaffdaf, 0x7a5e7a5e7a5e7a5e, 0x00ff00ff00ff00ff},
+    {0xafafafafafafafaf, 0x5e5e5e5e5e5e5e5e, 0x7f7f7f7f7f7f7f7f},
+};
 
-/* Twice the same word: a signalling NaN in binary64, a quiet one in binary32; and a large number in both. The lowest
- * byte of poison that is restored says which access it is for, so that poison that a task has copied isn't taken for
- * poison that it has left in place. */
-static const uint32_t nan_word = 0x7ff41eaf, large_word = 0x4b1eaf5e;
+/* What a variant changes in a byte. The differences are no numbers that programs add to what they find. */
+static const uint64_t changed[POISON_VARIANTS + 1] = {0x00, 0x4d, 0x97, 0xda, 0x6b};
 
 static enum poison_mode mode;
-
-/* Contents from before the task that this thread runs. */
-struct kept {
-    struct kept *next;
-    const struct starpu_task *task;
-    unsigned access;
-    char contents[];
-};
-static _Thread_local struct kept *all_kept;
+static _Thread_local unsigned data_variants; /* a bit each: of poison that counts as data */
 
 struct state {
-    uint32_t word;
-    size_t group;
-    char *kept;      /* of the next run; NULL: nothing is kept */
-    bool was_filled; /* some of what was restored isn't zero */
-    uint64_t found;
+    const struct poison *poison;
+    enum poison_mode mode;
+    unsigned variants; /* that are looked for, a bit each */
+    unsigned found;    /* of these */
+    uint64_t left;     /* bytes of them */
+    unsigned variant;  /* that is put */
+    bool is_even;      /* of the next word that is put */
+    bool is_filled;
 };
 
 void poison_start(enum poison_mode chosen)
@@ -37,22 +40,14 @@ void poison_start(enum poison_mode chosen)
     mode = chosen;
 }
 
-static size_t group_of(size_t element_bytes)
+static const struct poison *poison_of(size_t element_bytes)
 {
-    return element_bytes % (2 * WORD) == 0 ? 2 * WORD : element_bytes % WORD == 0 ? WORD : 0;
+    return &poisons[element_bytes % 8 == 0 ? 0 : element_bytes % 4 == 0 ? 1 : element_bytes % 2 == 0 ? 2 : 3];
 }
 
-static struct state state_of(size_t element_bytes, unsigned access)
+static uint64_t vary(const struct poison *poison, uint64_t word, unsigned variant)
 {
-    if (mode == POISON_RESTORED)
-        return (struct state){.word = nan_word ^ (access & 0xff), .group = WORD};
-    return (struct state){.word = mode == POISON_LARGE ? large_word : nan_word, .group = group_of(element_bytes)};
-}
-
-static bool is_poison(const char *bytes, size_t count, uint32_t word)
-{
-    return memcmp(bytes, &word, count < WORD ? count : WORD) == 0 &&
-           (count <= WORD || memcmp(bytes + WORD, &word, WORD) == 0);
+    return word ^ (poison->varied & changed[variant] * 0x0101010101010101);
 }
 
 /* What can be poisoned: elements, of sparse interfaces the values alone, because a task may have to follow the indices.
@@ -65,105 +60,77 @@ static bool poisoned_layout(starpu_data_handle_t handle, void *interface, struct
 static void put_run(void *pointer, char *row, size_t bytes)
 {
     struct state *state = pointer;
-    if (state->kept) {
-        memcpy(state->kept, row, bytes);
-        state->kept += bytes;
+    const struct poison *poison = state->poison;
+    for (size_t i = 0; i < bytes; i++)
+        state->is_filled |= row[i] != 0;
+    for (size_t i = 0; i < bytes; i += WORD, state->is_even = !state->is_even) {
+        const uint64_t large = state->is_even ? 0 : vary(poison, poison->large, state->variant);
+        const uint64_t word = state->mode == POISON_LARGE ? large : vary(poison, poison->nan, state->variant);
+        memcpy(row + i, &word, bytes - i < WORD ? bytes - i : WORD);
     }
-    for (size_t i = 0; i < bytes; i += WORD)
-        memcpy(row + i, &state->word, bytes - i < WORD ? bytes - i : WORD);
 }
 
-static void take_run(void *pointer, char *row, size_t bytes)
+/* Counts by four bytes, so that a number which is a part of a larger element counts, too. */
+static void find_run(void *pointer, char *row, size_t bytes)
 {
     struct state *state = pointer;
-    for (size_t i = 0; i < bytes; i += state->group) {
-        const size_t count = bytes - i < state->group ? bytes - i : state->group;
-        if (!is_poison(row + i, count, state->word))
-            continue;
-        state->found += count;
-        if (!state->kept)
-            continue;
-        memcpy(row + i, state->kept + i, count);
-        for (size_t byte = 0; byte < count; byte++)
-            state->was_filled |= row[i + byte] != 0;
+    const struct poison *poison = state->poison;
+    for (unsigned variant = 0; variant < POISON_VARIANTS; variant++) {
+        const uint64_t word = vary(poison, mode == POISON_LARGE ? poison->large : poison->nan, variant);
+        for (size_t i = 0; (state->variants >> variant & 1) != 0 && i < bytes; i += WORD / 2) {
+            const size_t count = bytes - i < WORD / 2 ? bytes - i : WORD / 2;
+            if (memcmp(row + i, (const char *)&word + i % WORD, count) == 0) {
+                state->found |= 1u << variant;
+                state->left += count;
+            }
+        }
     }
-    if (state->kept)
-        state->kept += bytes;
 }
 
-void poison_put(const struct starpu_task *task, unsigned access, starpu_data_handle_t handle, void *interface)
+unsigned poison_find(starpu_data_handle_t handle, void *interface, unsigned variants, uint64_t *bytes)
 {
     struct layout layout;
-    if (!poisoned_layout(handle, interface, &layout))
-        return;
-    struct state state = state_of(layout.element_bytes, access);
-    if (state.group == 0)
-        return;
-    if (mode == POISON_RESTORED) {
-        struct kept *kept = malloc(sizeof *kept + layout_bytes(&layout));
-        if (!kept)
-            return;
-        kept->next = all_kept;
-        kept->task = task;
-        kept->access = access;
-        state.kept = kept->contents;
-        all_kept = kept;
+    struct state state = {.variants = variants};
+    if (mode != POISON_NONE && poisoned_layout(handle, interface, &layout)) {
+        state.poison = poison_of(layout.element_bytes);
+        content_for_each_run(&layout, find_run, &state);
     }
-    content_for_each_run(&layout, put_run, &state);
-}
-
-void poison_scratch(starpu_data_handle_t handle, void *interface)
-{
-    struct layout layout;
-    struct state state = {.word = nan_word, .group = WORD};
-    if (poisoned_layout(handle, interface, &layout))
-        content_for_each_run(&layout, put_run, &state);
-}
-
-uint64_t poison_take(const struct starpu_task *task, unsigned access, starpu_data_handle_t handle, void *interface)
-{
-    struct layout layout;
-    struct kept **link = &all_kept;
-    if (mode != POISON_RESTORED)
-        return poison_count(handle, interface);
-    while (*link && ((*link)->task != task || (*link)->access != access))
-        link = &(*link)->next;
-    struct kept *kept = *link;
-    if (!kept || !poisoned_layout(handle, interface, &layout))
-        return 0;
-    struct state state = state_of(layout.element_bytes, access);
-    state.kept = kept->contents;
-    content_for_each_run(&layout, take_run, &state);
-    *link = kept->next;
-    free(kept);
-    return state.found | (state.was_filled ? PROBE_WAS_FILLED : 0);
-}
-
-uint64_t poison_count(starpu_data_handle_t handle, void *interface)
-{
-    struct layout layout;
-    if ((mode != POISON_NAN && mode != POISON_LARGE) || !poisoned_layout(handle, interface, &layout))
-        return 0;
-    struct state state = state_of(layout.element_bytes, 0);
-    if (state.group != 0)
-        content_for_each_run(&layout, take_run, &state);
+    *bytes = state.left;
     return state.found;
 }
 
-static void translate(char *elements, size_t bytes, size_t element_bytes)
+bool poison_put(starpu_data_handle_t handle, void *interface, uint64_t task, unsigned variant, bool is_other)
 {
-    const size_t group = group_of(element_bytes);
-    for (size_t i = 0; group > 0 && i + group <= bytes; i += group) {
-        if (!is_poison(elements + i, group, large_word))
-            continue;
-        for (size_t word = 0; word < group; word += WORD)
-            memcpy(elements + i + word, &nan_word, WORD);
-    }
+    struct layout layout;
+    if (!poisoned_layout(handle, interface, &layout))
+        return false;
+    struct state state = {.poison = poison_of(layout.element_bytes), .variant = variant, .mode = mode};
+    if (is_other)
+        state.mode = mode == POISON_NAN ? POISON_LARGE : POISON_NAN;
+    state.is_even = (task * 0x9e3779b97f4a7c15 >> 63) != 0;
+    content_for_each_run(&layout, put_run, &state);
+    return state.is_filled;
 }
 
-content_translate *poison_translation(void)
+/* Makes each byte zero that either kind of poison has there: then a byte that a task has left is the same in both runs,
+ * and one that it has written is, if it was. */
+static void clear_poison(char *elements, size_t bytes, size_t element_bytes)
 {
-    return mode == POISON_LARGE ? translate : NULL;
+    const struct poison *poison = poison_of(element_bytes);
+    bool is_poison[WORD][256] = {0};
+    for (unsigned variant = 0; variant < POISON_VARIANTS; variant++) {
+        const uint64_t nan = vary(poison, poison->nan, variant), large = vary(poison, poison->large, variant);
+        for (unsigned byte = 0; byte < WORD && (data_variants >> variant & 1) == 0; byte++)
+            is_poison[byte][nan >> 8 * byte & 0xff] = is_poison[byte][large >> 8 * byte & 0xff] = true;
+    }
+    for (size_t i = 0; i < bytes; i++)
+        elements[i] = is_poison[i % WORD][(unsigned char)elements[i]] ? 0 : elements[i];
+}
+
+content_translate *poison_translation(unsigned data)
+{
+    data_variants = data;
+    return mode == POISON_NONE ? NULL : clear_poison;
 }
 
 static void clear_run(void *unused, char *row, size_t bytes)

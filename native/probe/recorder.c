@@ -32,6 +32,7 @@ static struct log *record_to; /* NULL: nothing is recorded */
 static uint64_t num_tasks;
 static _Atomic uint64_t last_submitted;
 static _Atomic int64_t num_unseen; /* functions that have run, without those of which the policy has heard */
+static _Thread_local unsigned variants_before; /* of poison, that the task has found or got, a bit each */
 static handle_hook registered, unregistered;
 
 uint64_t last_submission_ns(void)
@@ -190,7 +191,7 @@ static void look_at_the_last(starpu_data_handle_t handle)
     struct probe_hash hash = {.time = PROBE_BEFORE};
     bool is_kept = false;
     if (starpu_data_get_home_node(handle) != STARPU_MAIN_RAM ||
-        !content_hash(handle, interface, STARPU_MAIN_RAM, poison_translation(), &hash.hash))
+        !content_hash(handle, interface, STARPU_MAIN_RAM, poison_translation(0), &hash.hash))
         return;
     pthread_mutex_lock(&lock);
     if (record_to) {
@@ -369,25 +370,34 @@ static bool only_writes(enum starpu_data_access_mode mode)
     return (mode & STARPU_RW) == STARPU_W;
 }
 
-static bool is_poisoned(const struct starpu_task *task, unsigned access)
+/* The variants of poison that a task's other accesses have got: what of it is in this one was copied. */
+static unsigned other_variants(struct starpu_task *task, unsigned access)
 {
-    const enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, access);
-    /* Tasks that commute may each write a part: poison that stays would be in the others' parts. */
-    const bool stays = settings.poison == POISON_NAN || settings.poison == POISON_LARGE;
-    return settings.poison != POISON_NONE && only_writes(mode) && !(stays && (mode & STARPU_COMMUTE) != 0);
+    const unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
+    unsigned variants = 0;
+    for (unsigned i = 0; i < num_accesses; i++)
+        if (i != access && only_writes(STARPU_TASK_GET_MODE(task, i)))
+            variants |= known_of(STARPU_TASK_GET_HANDLE(task, i))->poison;
+    return variants;
 }
 
 static void hash_access(struct starpu_task *task, unsigned access, enum probe_hash_time when, unsigned node)
 {
     const starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, access);
+    const struct known *known = known_of(handle);
     void *interface = interface_of(task, access);
     struct probe_hash record = {.task = task_number(task), .access = access, .time = when};
-    if (interface && when == PROBE_AFTER && is_poisoned(task, access))
-        record.poison_left = poison_take(task, access, handle, interface);
-    if (!interface || !content_hash(handle, interface, node, poison_translation(), &record.hash))
+    const bool has_poison = settings.poison != POISON_NONE && record_to;
+    const unsigned others = has_poison && when == PROBE_AFTER ? other_variants(task, access) : 0;
+    if (!interface || !content_hash(handle, interface, node, poison_translation(others), &record.hash))
         return;
-    if (when == PROBE_BEFORE)
-        record.poison_left = poison_count(handle, interface);
+    if (has_poison && when == PROBE_BEFORE)
+        variants_before |= poison_find(handle, interface, ALL_VARIANTS, &record.poison_left);
+    /* Of tasks that commute, each may write a part. */
+    else if (has_poison && only_writes(STARPU_TASK_GET_MODE(task, access)) && !known->commutes)
+        poison_find(handle, interface, known->poison, &record.poison_left);
+    if (when == PROBE_AFTER && record.poison_left > 0 && known->was_filled)
+        record.poison_left |= PROBE_WAS_FILLED;
     pthread_mutex_lock(&lock);
     if (record_to)
         log_append(record_to, PROBE_HASHES, &record);
@@ -421,21 +431,48 @@ static void clear_new(starpu_data_handle_t handle, void *interface, enum starpu_
         poison_clear(handle, interface);
 }
 
+/* Of tasks that commute, only the first gets poison: the others would find it where that has written its part. */
+static void poison_access(struct starpu_task *task, unsigned access)
+{
+    const starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, access);
+    const enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, access);
+    const bool is_other = has_mark(task, MARK_KEPT) && settings.other_poison == access + 1;
+    struct known *known = known_of(handle);
+    void *interface = interface_of(task, access);
+    const bool goes_on = known->commutes && (mode & STARPU_COMMUTE) != 0;
+    unsigned variant = POISON_OF_SCRATCH;
+    if (!interface)
+        return;
+    known->commutes = (mode & STARPU_COMMUTE) != 0;
+    if ((mode & STARPU_SCRATCH) == 0) {
+        if (!only_writes(mode) || goes_on)
+            return;
+        known->poison = 0;
+        if (!is_alone(task, access))
+            return;
+        for (variant = 0; variant < POISON_VARIANTS - 1 && (variants_before >> variant & 1) != 0;)
+            variant++;
+        known->poison = 1u << variant;
+        variants_before |= known->poison;
+    }
+    known->was_filled = poison_put(handle, interface, task_number(task), variant, is_other);
+}
+
 static void look_before(struct starpu_task *task, unsigned node)
 {
     const unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
+    variants_before = 0;
     for (unsigned i = 0; i < num_accesses; i++) {
         const enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
-        if (settings.poison == POISON_RESTORED && (mode & STARPU_SCRATCH) != 0 && is_in_memory(node))
-            poison_scratch(STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i));
         if (!can_read(mode, node))
             continue;
         clear_new(STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i), mode);
         if (settings.hash && (mode & STARPU_R) != 0)
             hash_access(task, i, PROBE_BEFORE, node);
-        if (is_poisoned(task, i) && is_alone(task, i))
-            poison_put(task, i, STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i));
     }
+    for (unsigned i = 0; i < num_accesses && settings.poison != POISON_NONE && record_to; i++)
+        if ((STARPU_TASK_GET_MODE(task, i) & STARPU_REDUX) == 0 && is_in_memory(node))
+            poison_access(task, i);
 }
 
 static void watch(struct starpu_task *task)

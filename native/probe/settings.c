@@ -29,6 +29,7 @@ struct settings read_settings(void)
         .stacks = number("STARPULLM_PROBE_STACKS") != 0,
         .watch = number("STARPULLM_PROBE_WATCH") != 0,
         .poison = (enum poison_mode)(number("STARPULLM_PROBE_POISON") % (POISON_LARGE + 1)),
+        .other_poison = (unsigned)number("STARPULLM_PROBE_OTHER_POISON"),
         .keep = !keeps      ? KEEP_NOTHING
                 : from_free ? KEEP_FROM_FREE
                             : KEEP_ONE_TASK,

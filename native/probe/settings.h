@@ -6,9 +6,8 @@
 
 #include "log_format.h"
 
-/* What becomes of poison that a task has left in place: it gets the contents from before, or it stays. What uses poison
- * that stays shows in two runs, in one of which it is NaN, and in the other a large number. */
-enum poison_mode { POISON_NONE, POISON_RESTORED, POISON_NAN, POISON_LARGE };
+/* What is put where a task declares to overwrite; LARGE: large numbers and zeros in turn. */
+enum poison_mode { POISON_NONE, POISON_NAN, POISON_LARGE };
 
 struct settings {
     const char *directory; /* where the log's folder is made; NULL: nothing is recorded */
@@ -21,9 +20,10 @@ struct settings {
     uint64_t until;        /* that other one; all of them among the program's own tasks */
     bool ordered;          /* sums, of which the order is free */
     bool hash;
-    bool stacks;                                               /* of submissions and of registrations */
-    bool watch;                                                /* accesses that tasks don't declare */
-    enum poison_mode poison;                                   /* of what tasks declare as written only */
+    bool stacks;             /* of submissions and of registrations */
+    bool watch;              /* accesses that tasks don't declare */
+    enum poison_mode poison; /* of what tasks declare as written only */
+    unsigned other_poison;   /* an access of the kept task, by number plus one, with another kind of poison; 0: none */
     enum { KEEP_NOTHING, KEEP_ONE_TASK, KEEP_FROM_FREE } keep; /* whose contents are recorded */
     uint64_t kept_task;                                        /* among the program's own tasks, for KEEP_ONE_TASK */
 };

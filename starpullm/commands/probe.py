@@ -77,9 +77,9 @@ def command(
 
     PROGRAM is run with each ARG unchanged, with a scheduling policy that StarPU loads: in the reference schedule (one
     worker, in the order of submission) twice, once more with the data protected that the running task doesn't declare,
-    once with poison in what tasks declare as written only, and in
-    perturbed schedules. The contents of all handles after all tasks are compared. PROGRAM may be a launcher of ranks on
-    this machine, such as mpirun. Each run gets the same standard input, and writes the files that PROGRAM writes.
+    twice with poison in what tasks declare as written only, and in perturbed schedules. The contents of all handles
+    after all tasks are compared. PROGRAM may be a launcher of ranks on this machine, such as mpirun. Each run gets the
+    same standard input, and writes the files that PROGRAM writes.
 
     Exit status: 0 if they are the same and every task does what it declares; 1 if not, or if the program fails, crashes
     or hangs; 2 for bad usage or a program that can't be judged; 3 if its results change from run to run by themselves,
@@ -91,7 +91,7 @@ def command(
         chosen = {name: settings[name] for name in ("workers", "sums")}
         sys.exit(replay_program(whole, replay, **chosen, wrapper=shlex.split(wrapper)))
     with progress_bar(hidden=as_json) as progress:
-        bar = progress.add_task("probe", total=runs + NUM_STANDARD_RUNS - no_poison)
+        bar = progress.add_task("probe", total=runs + NUM_STANDARD_RUNS - 2 * no_poison)
         result = probe_program(
             whole, runs=runs, poison=not no_poison, progress=lambda: progress.advance(bar), **settings
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from starpullm.checks.result import Outcome
@@ -10,7 +9,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.probe.diagnose_missing_log import program_of
 from starpullm.probe.elements import Tolerance
 from starpullm.probe.findings import Fault, ProgramFinding, first_of_each
-from starpullm.probe.first_difference import has_read_poison, with_first_element
+from starpullm.probe.first_difference import with_first_element
 from starpullm.probe.intended import Intended, split_intended
 from starpullm.probe.minimise import MINIMISED, Minimiser
 from starpullm.probe.observations import Observations
@@ -109,22 +108,14 @@ def _minimised(
 
 
 def _with_first_elements(runs: ProgramRuns, findings: Iterable[ProgramFinding]) -> list[ProgramFinding]:
-    """Tell the first differing element of the first findings about other outputs.
-
-    Of those about poison, drop the ones of which a look at the bytes shows that the task has only left poison.
-    """
-    result, left = [], Counter(dict.fromkeys((Fault.OUTPUT_DIFFERS, Fault.WRITTEN_READ), _MOST_FIRST_ELEMENTS))
+    """Tell the first differing element of the first findings about other outputs."""
+    result, left = [], _MOST_FIRST_ELEMENTS
     for finding in findings:
-        if left[finding.kind] == 0:
-            result.append(finding)
-            continue
-        schedule = schedule_of(finding.again or finding.schedule)
-        if finding.kind is Fault.OUTPUT_DIFFERS:
+        if finding.kind is Fault.OUTPUT_DIFFERS and left > 0:
+            schedule = schedule_of(finding.again or finding.schedule)
             result.append(with_first_element(finding, schedule, runs.run_again))
-        elif has_read_poison(finding, schedule, runs.run_again):
-            result.append(finding)
+            left -= 1
         else:
-            left[finding.kind] += 1
-        left[finding.kind] -= 1
+            result.append(finding)
         runs.forget_runs_again()
     return result

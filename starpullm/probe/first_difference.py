@@ -9,7 +9,7 @@ import numpy as np
 
 from starpullm.probe.elements import first_difference
 from starpullm.probe.findings import ProgramFinding
-from starpullm.probe.probe_schedules import REFERENCE, ProbeSchedule, poison_of
+from starpullm.probe.probe_schedules import REFERENCE, ProbeSchedule
 from starpullm.probe.program_tasks import TaskFlow
 
 _ATTEMPTS = 3
@@ -35,30 +35,6 @@ def with_first_element(finding: ProgramFinding, schedule: ProbeSchedule, run_aga
         if _is_same_fault(reference, other, access):
             return _completed(finding, reference, other, access)
     return _not_shown(finding, f"in {_ATTEMPTS} more runs of this schedule it didn't happen again")
-
-
-def has_read_poison(finding: ProgramFinding, schedule: ProbeSchedule, run_again: RunAgain) -> bool:
-    """Return whether a task left anything else than in the reference schedule, apart from bytes of poison.
-
-    Poison that stays in less than four bytes, as between the members of a struct, isn't told from data while the
-    program runs. True also if no second run tells it, or it adds to a reduction.
-    """
-    reference, other = (run_again(chosen, str(finding.task), finding) for chosen in (REFERENCE, schedule))
-    if reference is None or other is None:
-        return True
-    writes = np.arange(reference.first[finding.task], reference.first[finding.task + 1])
-    if (reference.writes & ~reference.after[1])[writes].any():
-        return True
-    for number, access in enumerate(writes.tolist()):
-        if not reference.writes[access] or reference.after[0][access] == other.after[0][access]:
-            continue
-        expected, found = (flow.log.bytes_of(int(flow.after[0][access])) for flow in (reference, other))
-        if expected is None or found is None or len(expected) != len(found):
-            return True
-        one, two = (np.frombuffer(content, np.uint8) for content in (expected, found))
-        if not np.isin(two[one != two], np.frombuffer(poison_of(number), np.uint8)).all():
-            return True
-    return False
 
 
 def _access(flow: TaskFlow, finding: ProgramFinding) -> int:

@@ -18,7 +18,7 @@ from starpullm.probe.findings import Fault, ProgramFinding
 from starpullm.probe.intended import read_intended
 from starpullm.probe.observations import Observations
 from starpullm.probe.order import broken_order
-from starpullm.probe.poison import explain_poison, left_unwritten, of_unwritten, used_unwritten
+from starpullm.probe.poison import ReadAccess, explain_poison, of_unwritten
 from starpullm.probe.probe_result import ProbeResult
 from starpullm.probe.probe_schedules import ProbeSchedule
 from starpullm.probe.program_runs import ProgramRuns, RunSettings
@@ -30,8 +30,8 @@ from starpullm.probe.tolerance import beyond_tolerance
 
 DEFAULT_RUNS = 5
 DEFAULT_WORKERS = 4
-NUM_STANDARD_RUNS = 4
-"""The reference schedule, watched for undeclared accesses, with poison, and with tasks at once."""
+NUM_STANDARD_RUNS = 5
+"""The reference schedule, watched for undeclared accesses, with poison of two kinds, and with tasks at once."""
 
 _LONGEST_DELAY_US = 5000
 _DELAYS_US = 1_000_000
@@ -58,9 +58,9 @@ def probe_program(
     Parameters
     ----------
     command
-        The program and its arguments, or ``mpirun -n N`` and them. It is run 4 + ``runs`` times; once more if a run
-        differs, twice more if a task leaves something as it was that it declares to write, and again for findings whose
-        first differing element is to be told. Each run gets the same standard input.
+        The program and its arguments, or ``mpirun -n N`` and them. It is run 5 + ``runs`` times; once more if a run
+        differs, and again for findings of which the access or the first differing element is to be told. Each run gets
+        the same standard input.
     runs
         In perturbed schedules, at least 1.
     seed
@@ -176,34 +176,28 @@ class _Judge:
         return False
 
     def _poisoned_runs(self, reference: RecordedRun) -> None:
-        """Run with poison: once, and if a task has left some of it, twice with poison that stays, to see who uses it.
+        """Run with both kinds of poison, and compare the two runs with each other.
 
         They end by themselves or not; other schedules are compared all the same.
         """
-        with self.runs.run(probe_schedules.POISONED) as run:
-            has_ended_well = self.seen.add_ending(run, reference)
-            self._compare_remains(run, reference)
+        first, second = probe_schedules.POISONED
+        with self.runs.run(first) as one, self.runs.run(second) as two:
+            have_ended_well = [self.seen.add_ending(run, reference) for run in (one, two)]
+            if not reference.flows.keys() == one.flows.keys() == two.flows.keys():
+                return
+            compared = self._compared(one, two)
+            if self.is_steady is None and any(comparison.findings for comparison in compared.values()):
+                self.is_steady = self._follows(probe_schedules.REPEATED, reference)
+                compared = self._compared(one, two)
             if self.is_steady is False:
                 return
-            is_comparable = has_ended_well and run.flows.keys() == reference.flows.keys()
-            if is_comparable and any(len(left_unwritten(flow)) for flow in run.flows.values()):
-                self.seen.findings += self._used_unwritten(run, reference)
-                for rank, flow in run.flows.items():
-                    self.seen.add(rank, of_unwritten(run.schedule.name, flow))
-
-    def _used_unwritten(self, poisoned: RecordedRun, reference: RecordedRun) -> list[ProgramFinding]:
-        """Return what a later task used of what tasks had left as it was."""
-        first, second = probe_schedules.POISON_STAYS
-        found: list[ProgramFinding] = []
-        readers = {finding.codelet for finding in self.seen.findings if finding.kind is Fault.WRITTEN_READ}
-        with self.runs.run(first) as one, self.runs.run(second) as two:
-            all(self.seen.add_ending(run, reference) for run in (one, two))
-            if not reference.flows.keys() == one.flows.keys() == two.flows.keys():
-                return found
-            for rank, comparison in compare_ranks(one.flows, two.flows, first.name).items():
-                flows = poisoned.flows[rank], one.flows[rank], two.flows[rank]
-                found += used_unwritten(*flows, comparison.findings, readers)
-        return found
+            read_access = ReadAccess(self.runs.run_again)
+            for rank, comparison in compared.items():
+                flows = one.flows[rank], two.flows[rank]
+                self.seen.add_comparison(comparison)
+                self.seen.add(rank, explain_poison(*flows, comparison.findings, read_access))
+                if all(have_ended_well):
+                    self.seen.add(rank, of_unwritten(first.name, one.flows[rank]))
 
     def _compare_remains(self, run: RecordedRun, reference: RecordedRun) -> None:
         """Compare what a run left that ended otherwise: a task that did something else may be why.
@@ -241,8 +235,6 @@ class _Judge:
             yield from map(_not_deterministic, comparison.findings)
             if comparison.other_arguments is not None:
                 self.seen.unsteady[rank] = comparison.other_arguments
-        elif run.schedule.poison:
-            yield from explain_poison(flow, other, comparison.findings)
         else:
             yield from comparison.findings
             yield from changed_between(name, other)
@@ -253,7 +245,7 @@ class _Judge:
 
     def _compared(self, run: RecordedRun, reference: RecordedRun) -> dict[int, RunComparison]:
         # Free orders have made no difference between two runs of the reference schedule: poison may be what makes one.
-        is_same_order = run.schedule is probe_schedules.POISONED and self.seen.totals["tolerated"] == 0
+        is_same_order = run.schedule in probe_schedules.POISONED and self.seen.totals["tolerated"] == 0
         name = run.schedule.name
         return compare_ranks(reference.flows, run.flows, name, self.seen.unsteady, is_same_order=is_same_order)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,31 +11,90 @@ from numpy.typing import NDArray
 from starpullm.files import probe_log
 from starpullm.probe.compare import compare
 from starpullm.probe.findings import Fault, ProgramFinding, finding_of
+from starpullm.probe.first_difference import RunAgain
+from starpullm.probe.probe_schedules import POISONED
 from starpullm.probe.program_tasks import TaskFlow
 
 _TRANSACTION = "starpu_transaction_"
 """StarPU's own codelets, whose handle only orders tasks: they declare to write it, and write nothing."""
+_MOST_RUNS = 8
+"""Of `ReadAccess`, for all findings of a probe together."""
+
+
+class ReadAccess:
+    """Tells which access of a task uses poison: runs in which one access at a time has the other kind of it."""
+
+    def __init__(self, run_again: RunAgain) -> None:
+        self._run_again = run_again
+        self._runs = 0
+        self._known: dict[str, int | None] = {}  # by codelet: which of a task's accesses; None: none of them
+
+    def of(self, flow: TaskFlow, finding: ProgramFinding, suspects: list[int], is_certain: bool) -> int | None:
+        """Return one of the accesses of a finding's task; None if it isn't `is_certain` that it uses one of them."""
+        first = int(flow.first[finding.task])
+        if is_certain and len(suspects) == 1:
+            return suspects[0]
+        if finding.codelet not in self._known:
+            found = (suspect - first for suspect in suspects if self._is_used(flow, finding, suspect - first))
+            self._known[finding.codelet] = next(found, suspects[0] - first if suspects and is_certain else None)
+        position = self._known[finding.codelet]
+        return None if position is None else first + position
+
+    def _is_used(self, flow: TaskFlow, finding: ProgramFinding, position: int) -> bool:
+        if self._runs == _MOST_RUNS or flow.is_nested:
+            return False
+        self._runs += 1
+        schedule = replace(POISONED[0], other_poison=position + 1)
+        other = self._run_again(schedule, str(finding.task), finding)
+        own = slice(int(flow.first[finding.task]), int(flow.first[finding.task + 1]))
+        return other is not None and bool((flow.after[0][own] != other.after[0][own]).any())
 
 
 def explain_poison(
-    reference: TaskFlow, poisoned: TaskFlow, findings: Iterable[ProgramFinding]
+    one: TaskFlow, two: TaskFlow, findings: Iterable[ProgramFinding], read_access: ReadAccess
 ) -> Iterator[ProgramFinding]:
-    """Replace findings about other outputs by what they mean: the task used what it declares to overwrite.
+    """Replace findings about two runs, which differ in poison alone, by what they mean.
 
-    Poison that a task has left got back what was there before, so the runs differ only where a task has read poison. A
-    program that has submitted other tasks, because its results were others, is judged by the tasks before.
+    A task used what it declares to overwrite, or what another one had left as it was. A program that has submitted
+    other tasks, because its results were others, is judged by the tasks before. What the application did otherwise
+    follows from other findings, if there are some.
     """
-    only_write = set(poisoned.task[_is_filled(poisoned)].tolist())
-    for finding in _with_earlier_tasks(reference, poisoned, findings):
+    left = left_unwritten(one).tolist()
+    by_application: list[ProgramFinding] = []
+    num_explained = 0
+    for finding in _with_earlier_tasks(one, two, findings):
         if finding.codelet.startswith(_TRANSACTION):
             continue
-        is_of_sum = finding.kind is Fault.INPUT_FROM_OUTSIDE
-        tasks = _contributors(poisoned, finding) if is_of_sum else [finding.task]
-        reader = next((task for task in tasks if task in only_write), None)
-        if reader is not None and finding.kind in (Fault.OUTPUT_DIFFERS, Fault.INPUT_FROM_OUTSIDE):
-            yield _read(poisoned, finding, np.arange(poisoned.first[reader], poisoned.first[reader + 1]))
-        elif not (is_of_sum and tasks):
-            yield finding
+        contributors = _contributors(one, finding) if finding.kind is Fault.INPUT_FROM_OUTSIDE else []
+        if finding.kind is not Fault.OUTPUT_DIFFERS and not contributors:
+            by_application.append(finding)
+            continue
+        explained = (
+            _explained(one, replace(finding, task=task), left, read_access) for task in contributors or [finding.task]
+        )
+        for first in filter(None, explained):
+            num_explained += 1
+            yield first
+            break
+    if num_explained == 0 and by_application and left:
+        yield _left_finding(one, left[0], by_application[0].schedule, "the application")
+    elif num_explained == 0:
+        yield from by_application
+
+
+def _explained(
+    flow: TaskFlow, finding: ProgramFinding, left: list[int], read_access: ReadAccess
+) -> ProgramFinding | None:
+    """Return what a task has used, of its own or of another one."""
+    own = np.arange(flow.first[finding.task], flow.first[finding.task + 1])
+    suspects = own[_is_filled(flow)[own]]
+    untouched = [_left_bytes(flow, access) for access in suspects.tolist()]  # the more of it, the likelier only read
+    suspects = suspects[np.argsort(untouched, kind="stable")[::-1]]
+    writer = _writer(flow, finding.task, left)
+    access = read_access.of(flow, finding, suspects.tolist(), writer is None)
+    if access is not None:
+        return _read(flow, finding, access)
+    return None if writer is None else _left_finding(flow, writer, finding.schedule, flow.name(finding.task))
 
 
 def _contributors(flow: TaskFlow, finding: ProgramFinding) -> list[int]:
@@ -64,20 +124,17 @@ def _is_filled(flow: TaskFlow) -> NDArray[np.bool_]:
     return result
 
 
-def _read(poisoned: TaskFlow, finding: ProgramFinding, accesses: NDArray[np.int64]) -> ProgramFinding:
-    """Return the finding about a task that has read poison; memory of which it left much was likely only read."""
-    left = poisoned.log.poison_left(probe_log.AFTER)[poisoned.accesses[accesses]] % probe_log.WAS_FILLED
-    suspects = np.flatnonzero(_is_filled(poisoned)[accesses])
-    access = int(accesses[suspects[np.argmax(left[suspects])]])
-    output = poisoned.handle_name(finding.handle)
+def _read(flow: TaskFlow, finding: ProgramFinding, access: int) -> ProgramFinding:
+    """Return the finding about an access whose poison was used."""
+    output = flow.handle_name(finding.handle)
     kind, use, source = Fault.WRITTEN_READ, "declares to write {handle} without reading it", "declares to overwrite"
-    if not _only_writes(poisoned)[access]:
+    if not _only_writes(flow)[access]:
         kind, use, source = Fault.SCRATCH_READ, "has {handle} as scratch memory", "has not written there"
     text = (
-        f"{{task}} {use}; after that memory had been filled with signalling NaNs, it left other contents in {output}: "
-        f"it reads what it {source}"
+        f"{{task}} {use}; after that memory had been filled with signalling NaNs, it left other contents in {output} "
+        f"than after large numbers: it reads what it {source}"
     )
-    return finding_of(kind, finding.schedule, poisoned, access, text)
+    return finding_of(kind, finding.schedule, flow, access, text)
 
 
 def left_unwritten(flow: TaskFlow) -> NDArray[np.int64]:
@@ -90,12 +147,10 @@ def left_unwritten(flow: TaskFlow) -> NDArray[np.int64]:
 def of_unwritten(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
     """Yield what tasks have left as it was: a note, unless nothing was written where something is expected.
 
-    The application gets its own data back, and a task that reads elements too small for poison that stays may use them.
+    The application gets its own data back.
     """
     is_expected = flow.log.poison_left(probe_log.AFTER)[flow.accesses] >= probe_log.WAS_FILLED
     is_expected &= flow.source < 0
-    is_small = (flow.log.handles["element_bytes"] % 4 != 0)[flow.handle_of_log[flow.handle]]
-    is_expected |= is_small & np.isin(flow.accesses, flow.source[flow.reads])
     for access in left_unwritten(flow).tolist():
         if is_expected[access] and _left_bytes(flow, access) == _bytes(flow, access):
             text = f"{_left(flow, access)}: what was there before isn't defined any more"
@@ -105,34 +160,12 @@ def of_unwritten(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
             yield finding_of(Fault.LEFT_UNWRITTEN, schedule, flow, access, text)
 
 
-def used_unwritten(
-    poisoned: TaskFlow, one: TaskFlow, two: TaskFlow, findings: Iterable[ProgramFinding], readers: Container[str]
-) -> Iterator[ProgramFinding]:
-    """Yield tasks that left as it was what they declare to write, and of which a later task used it.
-
-    The two runs have poison that stays, and differ in the poison alone; ``findings`` are those of their comparison.
-    Tasks of codelets in ``readers`` have another reason for other outputs: they read what they declare to overwrite.
-    ``poisoned`` is the run of which the poison that was left got back what was there before.
-    """
-    poison_before = one.log.poison_left(probe_log.BEFORE)[one.accesses] > 0
-    writers = frozenset(left_unwritten(poisoned).tolist())
-    for finding in _with_earlier_tasks(one, two, findings):
-        if finding.kind is not Fault.OUTPUT_DIFFERS or finding.codelet in readers:
-            continue
-        writer = _writer(one, finding.task, poison_before, writers)
-        if writer is None:
-            continue
-        is_whole = _left_bytes(poisoned, writer) == _bytes(poisoned, writer)
-        kind = Fault.NOT_WRITTEN if is_whole else Fault.PARTLY_WRITTEN
-        text = f"{_left(poisoned, writer)}; {one.name(finding.task)} uses that: other values there change its result"
-        yield finding_of(kind, finding.schedule, poisoned, writer, text)
-
-
-def _writer(flow: TaskFlow, task: int, poison_before: NDArray[np.bool_], writers: Container[int]) -> int | None:
+def _writer(flow: TaskFlow, task: int, left: Container[int]) -> int | None:
     """Return the access that left the poison which a task finds, also through tasks that have handed it on.
 
     What such a task hands on in a handle comes from the same one, if that had poison before.
     """
+    poison_before = flow.log.poison_left(probe_log.BEFORE)[flow.accesses] > 0
     position: int | None = task
     handle = -1
     while position is not None:
@@ -143,10 +176,17 @@ def _writer(flow: TaskFlow, task: int, poison_before: NDArray[np.bool_], writers
         found = int(inputs[np.argmax(flow.handle[inputs] == handle)])
         source, handle = int(flow.source[found]), int(flow.handle[found])
         (places,) = np.nonzero(flow.accesses == source)
-        if len(places) and int(places[0]) in writers:
+        if len(places) and int(places[0]) in left:
             return int(places[0])
         position = flow.position(int(flow.log.task_of_access[source]))
     return None
+
+
+def _left_finding(flow: TaskFlow, access: int, schedule: str, user: str) -> ProgramFinding:
+    """Return the finding about an access that left as it was what somebody used."""
+    kind = Fault.NOT_WRITTEN if _left_bytes(flow, access) == _bytes(flow, access) else Fault.PARTLY_WRITTEN
+    text = f"{_left(flow, access)}; {user} uses that: other values there change its result"
+    return finding_of(kind, schedule, flow, access, text)
 
 
 def _left_bytes(flow: TaskFlow, access: int) -> int:

@@ -23,17 +23,11 @@ KEEP_FROM_FREE = "free"
 
 
 class PoisonMode(IntEnum):
-    """What is written where a task declares to overwrite; as `enum poison_mode` of native/probe/settings.h."""
+    """What is put where a task declares to overwrite; as `enum poison_mode` of native/probe/settings.h."""
 
     NONE = 0
-    RESTORED = 1  # NaN; where a task has left it, the contents from before come back
-    NAN = 2  # it stays
-    LARGE = 3  # large numbers, which stay
-
-
-def poison_of(access: int) -> bytes:
-    """Return the poison, which is repeated, of the access of a task by its number; as in native/probe/poison.c."""
-    return (0x7FF41EAF ^ (access & 0xFF)).to_bytes(4, "little")
+    NAN = 1
+    LARGE = 2  # large numbers and zeros in turn
 
 
 @dataclass(frozen=True)
@@ -59,6 +53,8 @@ class ProbeSchedule:
     until: int = 0
     ordered: bool = False
     prompt: bool = False
+    other_poison: int = 0
+    """An access of the task whose contents are kept, by number plus one, that gets the other kind of poison."""
 
     @property
     def folder(self) -> str:
@@ -98,6 +94,7 @@ class ProbeSchedule:
                 "STARPULLM_PROBE_STACKS": str(int(self.name == REFERENCE.name)),
                 "STARPULLM_PROBE_WATCH": str(int(self.watched)),
                 "STARPULLM_PROBE_POISON": str(int(self.poison)),
+                "STARPULLM_PROBE_OTHER_POISON": str(self.other_poison),
                 "STARPULLM_PROBE_CONTENTS": keep,
             }
         )
@@ -138,17 +135,16 @@ def _memory_variables() -> dict[str, str]:
 REFERENCE = ProbeSchedule("reference schedule")
 WATCHED = ProbeSchedule("reference schedule, watched", watched=True)
 REPEATED = ProbeSchedule("reference schedule, again")
-POISONED = ProbeSchedule("reference schedule with poison", poison=PoisonMode.RESTORED)
-POISON_STAYS = (
-    ProbeSchedule("reference schedule with poison that stays", poison=PoisonMode.NAN),
-    ProbeSchedule("reference schedule with other poison that stays", poison=PoisonMode.LARGE),
+POISONED = (
+    ProbeSchedule("reference schedule with poison", poison=PoisonMode.NAN),
+    ProbeSchedule("reference schedule with other poison", poison=PoisonMode.LARGE),
 )
-"""They differ where a task uses what another one has left as it was."""
+"""They differ where something is used that a task declares to overwrite, or has left as it was."""
 
 PROMPT = ProbeSchedule("reference schedule, tasks at once", prompt=True)
 """It differs where the application uses data that it has neither acquired nor waited for."""
 
-STANDARD = (REFERENCE, WATCHED, REPEATED, PROMPT, POISONED, *POISON_STAYS)
+STANDARD = (REFERENCE, WATCHED, REPEATED, PROMPT, *POISONED)
 
 
 def waiting(held: Iterable[int], until: int) -> ProbeSchedule:

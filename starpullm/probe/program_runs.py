@@ -22,8 +22,6 @@ _FIRST_TIME_LIMIT = 300.0
 """Seconds for the reference schedule, if none are given; another one then has `_LIMIT_FACTOR` times the slowest."""
 
 _LIMIT_FACTOR, _LEAST_TIME_LIMIT = 10, 10.0
-_NOT_COUNTED = (probe_schedules.REPEATED, *probe_schedules.POISON_STAYS)
-"""Runs that not every probe has."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class ProgramRuns:
         try:
             run = self._record(schedule, schedule.folder, self.settings.keep)
             self.seconds[schedule.name] = run.ending.seconds
-            if schedule not in _NOT_COUNTED:
+            if schedule is not probe_schedules.REPEATED:  # which not every probe has
                 self.progress()
             yield run
         finally:
