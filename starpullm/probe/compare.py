@@ -21,18 +21,36 @@ class RunComparison:
 
     ``outputs`` counts pairs of contents after a task that were compared. Of ``tolerated`` outputs the difference comes
     from accesses that StarPU may reorder, or from what the application computed from them; ``allowed_before`` and
-    ``allowed_after`` are the accesses with such differences, without those whose own order is free.
+    ``allowed_after`` are the accesses with such differences, without those whose own order is free. ``left_out`` counts
+    outputs that aren't compared, because they depend on unsteady tasks.
     """
 
     outputs: int = 0
     handles: int = 0
     different: int = 0
     tolerated: int = 0
+    left_out: int = 0
     findings: tuple[ProgramFinding, ...] = ()
     allowed_before: tuple[int, ...] = ()
     allowed_after: tuple[int, ...] = ()
-    other_arguments: NDArray[np.bool_] | None = None
-    """Whether the arguments of each task differ; None if the tasks can't be compared."""
+    unsteady: Unsteady | None = None
+    """What differs, if these are two runs of one schedule; None if the tasks can't be compared."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unsteady:
+    """Of each task, whether its arguments, which then mean nothing, and its contents change from run to run."""
+
+    arguments: NDArray[np.bool_]
+    contents: NDArray[np.bool_]
+
+    def with_dependent_tasks(self, flow: TaskFlow) -> Unsteady:
+        """Return the same with the tasks that find what such tasks have written."""
+        contents = self.contents.copy()
+        for task in np.flatnonzero(~contents).tolist() if contents.any() else ():
+            own = slice(int(flow.first[task]), int(flow.first[task + 1]))
+            contents[task] = contents[flow.writers[own][flow.reads[own] & (flow.writers[own] >= 0)]].any()
+        return Unsteady(self.arguments, contents)
 
 
 def compare(reference: TaskFlow, other: TaskFlow, schedule: str) -> RunComparison:
@@ -44,15 +62,15 @@ def compare_ranks(
     reference: Mapping[int, TaskFlow],
     other: Mapping[int, TaskFlow],
     schedule: str,
-    unsteady: Mapping[int, NDArray[np.bool_]] | None = None,
+    unsteady: Mapping[int, Unsteady] | None = None,
     *,
     is_same_order: bool = False,
 ) -> dict[int, RunComparison]:
     """Compare the tasks of each rank with the same rank's in another run, in which the same ranks recorded.
 
     A difference that a rank has received is told by its hashes: a task of another rank left the same contents, in both
-    runs. ``unsteady`` tasks have arguments that change from run to run and mean nothing, such as addresses. With
-    ``is_same_order``, a free order explains nothing if such tasks ran in the same one.
+    runs. Nothing is said of ``unsteady`` contents. With ``is_same_order``, a free order explains nothing if such tasks
+    ran in the same one.
     """
     results: dict[int, RunComparison] = {}
     pairs: dict[int, _Pairs] = {}
@@ -179,27 +197,31 @@ def _ran_in_same_order(one: TaskFlow, two: TaskFlow) -> bool:
 class _Pairs:
     """The accesses of two runs with the same tasks, side by side."""
 
-    def __init__(
-        self, reference: TaskFlow, other: TaskFlow, unsteady: NDArray[np.bool_] | None, is_same_order: bool
-    ) -> None:
+    def __init__(self, reference: TaskFlow, other: TaskFlow, unsteady: Unsteady | None, is_same_order: bool) -> None:
         self.reference, self.other = reference, other
         self.is_same_order = is_same_order and _ran_in_same_order(reference, other)
         before, after = ([(flow.before, flow.after)[which] for flow in (reference, other)] for which in (0, 1))
-        self.inputs = reference.reads & before[0][1] & before[1][1]
+        none = np.zeros(reference.num_tasks, bool)
+        self.unsteady = unsteady or Unsteady(none, none)
+        is_steady = ~self.unsteady.contents[reference.task]
+        self.inputs = reference.reads & before[0][1] & before[1][1] & is_steady
         self.input_differs = self.inputs & (before[0][0] != before[1][0])
         # Several tasks that write parts of a handle in any order leave what the others have written, too.
         parts = reference.commutes[reference.accesses] & ~reference.reads
-        self.outputs = reference.writes & after[0][1] & after[1][1] & ~parts
+        outputs = reference.writes & after[0][1] & after[1][1] & ~parts
+        self.outputs = outputs & is_steady
+        self.left_out = int((outputs & ~is_steady).sum())
         self.output_differs = self.outputs & (after[0][0] != after[1][0])
         self.unknown_input = reference.reads & ~(before[0][1] & before[1][1])
         arguments = [flow.log.tasks["arguments"][flow.tasks] for flow in (reference, other)]
         self.other_arguments: NDArray[np.bool_] = arguments[0] != arguments[1]
-        self.unsteady = np.zeros(reference.num_tasks, bool) if unsteady is None else unsteady
         self._after_of_log = [flow.log.hashes_of_accesses(probe_log.AFTER) for flow in (reference, other)]
 
     def comparison(self, explanation: _Explanation) -> RunComparison:
         """Return the result."""
         allowed = self.output_differs & np.isin(self.reference.task, list(explanation.tolerated))
+        differs = self._tasks_with(self.input_differs | self.output_differs)
+        differs[list(explanation.tolerated)] = False
         return RunComparison(
             outputs=int(self.outputs.sum()) + int(self.inputs[self._is_at_the_end].sum()),
             handles=len(np.unique(self.reference.handle[self.outputs | (self.inputs & self._is_at_the_end)])),
@@ -209,7 +231,8 @@ class _Pairs:
             findings=explanation.findings,
             allowed_before=explanation.received_freely,
             allowed_after=tuple(np.flatnonzero(allowed & ~self._free()).tolist()),
-            other_arguments=self.other_arguments,
+            left_out=self.left_out,
+            unsteady=Unsteady(self.other_arguments, differs),
         )
 
     @property
@@ -286,7 +309,7 @@ class _Pairs:
         """Return what to report of an output that differs although no input is seen to differ."""
         task = int(self.other.task[access])
         unknown = bool(self.unknown_input[self.reference.first[task] : self.reference.first[task + 1]].any())
-        has_meaning = self.other_arguments[task] and not self.unsteady[task]
+        has_meaning = self.other_arguments[task] and not self.unsteady.arguments[task]
         if not unknown and not has_meaning:
             flows = self.reference, self.other
             there, here = (flow.log.of_tasks("implementation", probe_log.START)[flow.tasks[task]] for flow in flows)

@@ -22,7 +22,7 @@ from starpullm.probe.poison import ReadAccess, explain_poison, of_unwritten
 from starpullm.probe.probe_result import ProbeResult
 from starpullm.probe.probe_schedules import ProbeSchedule
 from starpullm.probe.program_runs import ProgramRuns, RunSettings
-from starpullm.probe.program_tasks import TaskFlow
+from starpullm.probe.program_tasks import TaskFlow, counted
 from starpullm.probe.recorded import RecordedRun
 from starpullm.probe.single_run_checks import changed_between
 from starpullm.probe.surroundings import check_arguments
@@ -36,6 +36,12 @@ NUM_STANDARD_RUNS = 5
 _LONGEST_DELAY_US = 5000
 _DELAYS_US = 1_000_000
 """The delays of all tasks of a run together, about, if they came one after the other."""
+
+
+_BY_ITSELF = (
+    ", although its inputs, and the order of all tasks, were the same: it isn't deterministic by itself (a clock, a "
+    "random number, an address, memory that nobody wrote)"
+)
 
 
 def probe_program(
@@ -232,9 +238,11 @@ class _Judge:
         """Yield what a comparison with the reference's flow means in a run of this kind, and what that shows."""
         name, other = run.schedule.name, run.flows[rank]
         if run.schedule is probe_schedules.REPEATED:
-            yield from map(_not_deterministic, comparison.findings)
-            if comparison.other_arguments is not None:
-                self.seen.unsteady[rank] = comparison.other_arguments
+            num_left_out = flow.num_tasks
+            if comparison.unsteady is not None:
+                self.seen.unsteady[rank] = comparison.unsteady.with_dependent_tasks(flow)
+                num_left_out = int(self.seen.unsteady[rank].contents.sum())
+            yield from (_unsteady(finding, num_left_out, flow.num_tasks) for finding in comparison.findings)
         else:
             yield from comparison.findings
             yield from changed_between(name, other)
@@ -250,17 +258,19 @@ class _Judge:
         return compare_ranks(reference.flows, run.flows, name, self.seen.unsteady, is_same_order=is_same_order)
 
 
-def _not_deterministic(finding: ProgramFinding) -> ProgramFinding:
-    """Say of a difference between two runs of one schedule that no schedule has made it."""
-    if finding.kind is Fault.INPUT_FROM_OUTSIDE:
-        return replace(finding, kind=Fault.CHANGING_INPUT)
-    if finding.kind is not Fault.OUTPUT_DIFFERS:
+def _unsteady(finding: ProgramFinding, num_left_out: int, num_tasks: int) -> ProgramFinding:
+    """Say of a difference between two runs of one schedule that no schedule has made it.
+
+    It is a note if at least half of the tasks are left, for which it has no meaning.
+    """
+    kind, sentence = Fault.CHANGING_INPUT, finding.sentence
+    if finding.kind is Fault.OUTPUT_DIFFERS:
+        kind, sentence = Fault.NOT_DETERMINISTIC, sentence.partition(", although")[0] + _BY_ITSELF
+    elif finding.kind is not Fault.INPUT_FROM_OUTSIDE:
         return finding
-    sentence = finding.sentence.partition(", although")[0]
-    return replace(
-        finding,
-        kind=Fault.NOT_DETERMINISTIC,
-        sentence=f"{sentence}, although its inputs, and the order of all tasks, were the same: it isn't deterministic "
-        "by itself (a clock, a random number, an address, memory that nobody wrote)",
-        suspects=(),
-    )
+    if 2 * num_left_out <= num_tasks:
+        kind, sentence = (
+            Fault.NOT_CHECKED,
+            f"{sentence}; it and what depends on it are left out, {counted(num_left_out, 'task')}",
+        )
+    return replace(finding, kind=kind, sentence=sentence, suspects=())

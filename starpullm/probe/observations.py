@@ -6,11 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from starpullm.files import probe_log
-from starpullm.probe.compare import RunComparison
+from starpullm.probe.compare import RunComparison, Unsteady
 from starpullm.probe.findings import Fault, ProgramFinding
 from starpullm.probe.program_tasks import TaskFlow, counted
 from starpullm.probe.recorded import RecordedRun
@@ -23,15 +20,15 @@ from starpullm.probe.undeclared import Watched, undeclared_accesses
 class Observations:
     """What the runs have shown.
 
-    ``flows`` are those of the runs that were compared, by schedule and rank. ``unsteady`` tasks have arguments that
-    change from run to run. ``moments`` are lines about processes that didn't end by themselves.
+    ``flows`` are those of the runs that were compared, by schedule and rank. ``unsteady`` is what
+    changes from run to run by itself. ``moments`` are lines about processes that didn't end by themselves.
     """
 
     findings: list[ProgramFinding] = field(default_factory=list)
     moments: list[str] = field(default_factory=list)
     totals: Counter[str] = field(default_factory=Counter)
     flows: dict[tuple[str, int], TaskFlow] = field(default_factory=dict)
-    unsteady: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    unsteady: dict[int, Unsteady] = field(default_factory=dict)
     watched: Watched = field(default_factory=Watched)
 
     def add(self, rank: int, findings: Iterable[ProgramFinding]) -> None:
@@ -85,7 +82,7 @@ class Observations:
 
     def add_comparison(self, comparison: RunComparison) -> None:
         """Count what was compared."""
-        for name in ("outputs", "different", "tolerated"):
+        for name in ("outputs", "different", "tolerated", "left_out"):
             self.totals[name] += getattr(comparison, name)
         self.totals["handles"] = max(self.totals["handles"], comparison.handles)
 
@@ -98,5 +95,7 @@ class Observations:
             yield "any contents, as no task has data: only how the program ended was compared"
         if accesses := self.totals["unseen"]:
             yield f"the contents of {counted(accesses, 'access')} can't be read"
+        if contents := self.totals["left_out"]:
+            yield f"{counted(contents, 'content')} of tasks that use what changes from run to run by itself"
         if never := never_ran(list(self.flows.values())):
             yield f"{counted(sum(never.values()), 'implementation')} never ran, of {', '.join(never)}"

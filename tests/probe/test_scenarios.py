@@ -142,6 +142,18 @@ def test_a_program_that_is_not_deterministic(scenarios: Path) -> None:
     assert [(finding.kind, finding.task) for finding in result.findings] == [(Fault.NOT_DETERMINISTIC, 6)]
 
 
+def test_an_unsteady_task_is_left_out_with_those_behind_it(scenarios: Path) -> None:
+    """The others are judged."""
+    result = probe(scenarios, "stamps")
+    assert result.outcome is Outcome.PASSED, result.lines()
+    assert result.sentence.startswith("same in what was seen: ")
+    contents = 3 * (result.runs - 3)  # not in the watched run and the one that shows it; two with poison are one
+    assert result.unseen == (f"{contents} contents of tasks that use what changes from run to run by itself",)
+    assert [(note.codelet, note.task) for note in result.notes if note.kind is Fault.NOT_CHECKED] == [("stamp", 0)]
+    shares = probe(scenarios, "stamps_and_shares", runs=4)
+    assert [(finding.kind, finding.codelet) for finding in shares.findings] == [(Fault.OUTPUT_DIFFERS, "share")]
+
+
 def test_a_crash(scenarios: Path) -> None:
     result = probe(scenarios, "crashes")
     assert result.outcome is Outcome.FAILED

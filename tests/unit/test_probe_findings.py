@@ -137,9 +137,9 @@ def test_other_arguments_explain_a_difference_only_if_they_mean_something(tmp_pa
     two = flow(tmp_path / "b", FILL, replace(ADD, arguments=2, after={0: 7}))
     (finding,) = compare(one, two, "seed 1").findings
     assert (finding.kind, finding.task) == (Fault.INPUT_FROM_OUTSIDE, 1)
-    unsteady = compare(one, flow(tmp_path / "c", FILL, replace(ADD, arguments=3)), "again").other_arguments
+    unsteady = compare(one, flow(tmp_path / "c", FILL, replace(ADD, arguments=3)), "again").unsteady
     assert unsteady is not None
-    assert unsteady.tolist() == [False, True]
+    assert unsteady.arguments.tolist() == [False, True]
     (finding,) = compare_ranks({0: one}, {0: two}, "seed 1", {0: unsteady})[0].findings
     assert (finding.kind, finding.task) == (Fault.OUTPUT_DIFFERS, 1)
 

@@ -66,6 +66,11 @@ static void noise(void *buffers[], void *argument)
     elements(buffers, 0)[5] += (double)(starpu_timing_now() * 1000) + getpid();
 }
 
+static void stamp(void *buffers[], void *argument)
+{
+    *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) = starpu_timing_now();
+}
+
 static void add(void *buffers[], void *argument)
 {
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += elements(buffers, 1)[2] / 3;
@@ -116,6 +121,7 @@ CODELET(read_neighbour);
 CODELET(share);
 CODELET(touch);
 CODELET(noise);
+CODELET(stamp);
 CODELET(add);
 CODELET(add_undeclared);
 CODELET(add_number);
@@ -277,6 +283,21 @@ static void not_deterministic(void)
     steps();
 }
 
+// Nobody but one task uses the time.
+static void stamps(void)
+{
+    SUBMIT(&stamp_codelet, STARPU_W, total_handle);
+    right();
+    SUBMIT(&stamp_codelet, STARPU_W, total_handle);
+    SUBMIT(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0]);
+}
+
+static void stamps_and_shares(void)
+{
+    SUBMIT(&stamp_codelet, STARPU_W, total_handle);
+    shares_undeclared();
+}
+
 static void redux(void)
 {
     starpu_data_set_reduction_methods(total_handle, &combine_codelet, &zero_codelet);
@@ -414,6 +435,8 @@ static const struct program programs[] = {
     PROGRAM(needless_update),
     PROGRAM(shares_undeclared),
     PROGRAM(not_deterministic),
+    PROGRAM(stamps),
+    PROGRAM(stamps_and_shares),
     PROGRAM(redux),
     PROGRAM(reduces_undeclared),
     PROGRAM(commute),
