@@ -4,7 +4,8 @@
  *
  * It measures the operations whose names begin with OPERATION, by default all; the best level against ref, with one
  * thread. With fused sums of products LEVEL is a level's name with _fused behind it, which --arithmetic fused adds to
- * --level's. A BLAS has only the matmuls, and its results need not have the contract's bits.
+ * --level's. A BLAS has only the matmuls, and its results need not have the contract's bits. LEVEL can be opencl, a
+ * device's matmuls, or opencl_plain, those that it has of kernels/ref; one thread calls them.
  *
  * Both are called in each round, and for a matmul the level's bare micro-kernel, strict and fused, so that other load
  * on the machine affects all of them. A ratio is the median over the rounds; the quiet ratio is the median over the
@@ -21,6 +22,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench_device.h"
 #include "bench_operations.h"
 #include "kernels/level.h"
 #include "kernels/team_board.h"
@@ -90,10 +92,10 @@ static void call(const struct operation *o, const struct kernels *k)
 enum { MIN_ROUNDS = 4, MAX_ROUNDS = 101, QUARTER = 4 };
 static const double sample_seconds = 5e-4, budget_seconds = 0.5;
 
-/* Kernels that are measured: a level's, or a BLAS's. */
+/* Kernels that are measured: a level's, a BLAS's or a device's. */
 struct implementation {
     const char *name;
-    const char *level; /* NULL: a BLAS */
+    const char *level; /* NULL: a BLAS or a device */
     const struct kernels *kernels;
 };
 
@@ -270,6 +272,7 @@ static void measure_all(struct implementation ours, struct implementation other,
             continue;
         for (size_t j = 0; j < o->num_sizes; j++) {
             operation_prepare(o, &o->sizes[j]);
+            device_prepare();
             print(o, &o->sizes[j], measure(o, operations_of(&o->sizes[j]), ours, other), other);
         }
     }
@@ -279,7 +282,10 @@ static void measure_all(struct implementation ours, struct implementation other,
 
 static struct implementation level_named(const char *name)
 {
-    const struct kernels *k = kernels_of_level(name);
+    const struct kernels *k = device_kernels(name);
+    if (k)
+        return (struct implementation){strdup(name), NULL, k};
+    k = kernels_of_level(name);
     if (!k) {
         fprintf(stderr, "bench_kernels: there is no level %s here\n", name);
         exit(2);
@@ -335,7 +341,7 @@ int main(int argc, char **argv)
     snprintf(name, sizeof name, strcmp(arithmetic, "strict") == 0 ? "%s" : "%s_%s", level, arithmetic);
     const struct implementation ours = level_named(name);
     const struct implementation other = library ? blas_of(library) : level_named(against);
-    if (library && !only)
+    if ((!other.level || !ours.level) && !only)
         only = "matmul";
     if (!operations_start()) {
         fprintf(stderr, "bench_kernels: out of memory\n");

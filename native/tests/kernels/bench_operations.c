@@ -32,6 +32,16 @@ void operations_stop(void)
     free(pool);
 }
 
+const float *operations_pool(void)
+{
+    return pool;
+}
+
+size_t operations_pool_bytes(void)
+{
+    return POOL_SIZE * sizeof *pool;
+}
+
 static float *take(size_t count)
 {
     if (pool_used + count > POOL_SIZE) {

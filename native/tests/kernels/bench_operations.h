@@ -27,5 +27,9 @@ extern const size_t num_operations;
 bool operations_start(void);
 void operations_stop(void);
 
+/* The memory, and how much of it there is. */
+const float *operations_pool(void);
+size_t operations_pool_bytes(void);
+
 /* Makes the operation's buffers for these sizes. */
 void operation_prepare(const struct operation *operation, const struct sizes *sizes);
