@@ -67,6 +67,8 @@ class Case(TrainingOptions):
     library: str = ""
     """llm.c."""
     arithmetic: str = ARITHMETICS[0]
+    devices: int | str = 1
+    """Of the check that has some."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -101,8 +103,9 @@ class Case(TrainingOptions):
         stages = "" if self.stages == 1 else f"stages{'_'.join(map(str, cut))}-{self.schedule}"
         buffers = f"{self.gradient_buffers}buffers" if self.gradient_buffers != GRADIENT_BUFFERS[0] else ""
         fused = self.arithmetic.removeprefix(ARITHMETICS[0])
-        parts = (counts, self.reduction, tiles, sets, recompute, gradients, stages, buffers, fused, self.what, delays)
-        return "-".join(filter(None, (Path(self.record).stem, *parts)))
+        devices = "" if self.devices == 1 else f"devices{self.devices}"
+        parts = (counts, self.reduction, tiles, sets, recompute, gradients, stages, buffers, fused)
+        return "-".join(filter(None, (Path(self.record).stem, *parts, self.what, devices, delays)))
 
 
 class SuiteOptions(Protocol):
@@ -114,6 +117,7 @@ class SuiteOptions(Protocol):
     """Names of shipped ones, paths of others."""
     reductions: Sequence[str]
     arithmetics: Sequence[str]
+    devices: int | str
 
     @property
     def parity_records(self) -> Sequence[str]:

@@ -103,6 +103,10 @@ def _one_of(text: str, known: Iterable[str]) -> str:
     return text
 
 
+def _devices(text: str, folder: Path) -> int | str:
+    return text if text == "all" else _number(int, 0, math.inf, "a number, or all")(text, folder)
+
+
 _seconds = _number(float, 1e-3, MAX_SECONDS, f"a positive number of seconds, at most {MAX_SECONDS:.0f}")
 _blocks = _number(int, MIN_BLOCKS, math.inf, f"at least {MIN_BLOCKS}")
 _budget = _number(float, 0, MAX_BUDGET, f"0 to {MAX_BUDGET}")
@@ -186,6 +190,7 @@ class Options:
         lambda text, _: _one_of(text, ARITHMETICS),
         "of parity, which the first has all cases of, each other one two; default: strict,fused",
     )
+    devices = _text("N", 1, _devices, "OpenCL devices, or all, of the check devices; 0: it is left out")
     records = _list(
         "RECORD,…",
         lambda options: DEFAULT_RECORDS if options.ranks == 1 else DEFAULT_RECORDS_OF_RANKS,

@@ -21,6 +21,7 @@ class Chosen:
     parity_records: Sequence[str] = ("single",)
     reductions: Sequence[str] = ("ordered", "tree", "redux")
     arithmetics: Sequence[str] = ("strict",)
+    devices: int | str = 1
     llmc_library: Path | None = None
 
     def __init__(self, *partitions: str) -> None:
@@ -81,6 +82,15 @@ def test_the_first_arithmetic_has_all_cases_of_parity_and_others_two_records() -
     assert fused == ["parity-tiny-2-ordered-fused-1x1-lws", "parity-odd-2-ordered-fused-1x1-lws"]
     chosen.arithmetics = ("fused",)
     assert all("fused" in name for name in of(list(items(chosen, 1)), "parity"))
+
+
+def test_devices_are_chosen() -> None:
+    chosen = Chosen("1x1")
+    assert of(list(items(chosen, 1)), "devices")[0] == "devices-odd-1-ordered-tiles3-one worker"
+    chosen.devices = "all"
+    assert of(list(items(chosen, 1)), "devices")[0] == "devices-odd-1-ordered-tiles3-one worker-devicesall"
+    chosen.devices = 0
+    assert left_out(list(items(chosen, 1)))["devices"] == "--starpullm-devices is 0"
 
 
 def test_bits_of_one_placement_have_nothing_to_compare_with() -> None:
