@@ -350,10 +350,6 @@ class Pool:
                 self.failures.append(str(error))
         self._directory.cleanup()
 
-    def pids(self) -> dict[RuntimeConfiguration, int]:
-        """Return the process number of each child, of its rank 0."""
-        return {configuration: child.pids[0] for configuration, child in self._children.items()}
-
     def __enter__(self) -> Self:
         return self
 

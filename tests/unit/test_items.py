@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from starpullm.checks.check import all_checks
+from starpullm.checks.cases import Case
+from starpullm.checks.check import Arrays, all_checks
+from starpullm.checks.dependencies.observed_order import ObservedOrder
 from starpullm.checks.left_out import LeftOut
+from starpullm.checks.parity import Parity
+from starpullm.checks.result import Finding, Outcome, Result
+from starpullm.checks.same_bits import BitStability
 from starpullm.checks.suite_items import Item, items
+from starpullm.checks.threads import Threads
 from starpullm.options import RuntimeConfiguration
 
 
@@ -112,3 +121,40 @@ def test_ranks_are_also_compared_with_one_process() -> None:
         item for item in items(Chosen("1x1"), 2) if isinstance(item, Item) and item.check.name == "bit stability"
     )
     assert [(place.ranks, case.sub_batches) for place, case in item.parts] == [(2, 1), (1, 2)]
+
+
+ONE, TWO = RuntimeConfiguration("1x1", "lws"), RuntimeConfiguration("2x1", "lws")
+CASE = Case("tiny", sub_batches=2, reduction="tree")
+
+
+def run_parts(*found: Result | Arrays) -> Result:
+    """Return the result of an item whose two runs leave this."""
+    answers = dict(zip((ONE, TWO), found, strict=True))
+    item = Item(BitStability(), CASE, None, parts=[(ONE, CASE), (TWO, CASE)])
+    return item.run(lambda placement, request, **_: answers[placement])
+
+
+def test_an_item_compares_what_its_runs_leave() -> None:
+    zeros, ones = ({"wte": np.full(3, number, np.float32)} for number in (0, 1))
+    same, different = run_parts(zeros, dict(zeros)), run_parts(zeros, ones)
+    assert (same.outcome, same.where) == (Outcome.PASSED, "tiny-2-tree")
+    assert different.findings[0].sentence == "wte of tiny-2-tree on 2x1 lws, compared with tiny-2-tree on 1x1 lws"
+
+
+def test_a_run_that_is_wrong_by_itself_is_the_result_of_its_item() -> None:
+    wrong = ObservedOrder().result(compared=1, findings=[Finding("task 2 ran before task 1")])
+    result = run_parts(wrong, {})
+    assert (result.check, result.outcome) == ("bit stability", Outcome.FAILED)
+    assert result.sentence.endswith("task 2 ran before task 1")
+
+
+def test_an_item_of_one_run_says_where_it_is_run() -> None:
+    asked = []
+
+    def ask(placement: RuntimeConfiguration | None, request: partial[Any], **options: Any) -> Result:
+        asked.append((placement, request.keywords["case"], options["ranks"], bool(options["environment"])))
+        return Result(check="any", outcome=Outcome.PASSED, compared=1)
+
+    Item(Parity(), CASE, TWO).run(ask)
+    Item(Threads(), CASE, None, 2).run(ask)
+    assert asked == [(TWO, CASE, 1, False), (None, CASE, 2, False)]
