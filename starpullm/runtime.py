@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -208,6 +210,13 @@ class Runtime(Resource):
             self._options.platform_functions = self.platform_functions = platform_functions
             self._options.fused, self.arithmetic = ARITHMETICS.index(arithmetic), arithmetic
             prototypes.call("runtime_create", self._options, self._handle.address)
+
+    @contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """End meanwhile, so that another one can run in this process; `StateError` is raised if trainers are open."""
+        prototypes.call("runtime_destroy", self._handle.address)
+        yield
+        prototypes.call("runtime_create", self._options, self._handle.address)
 
     def _destroy(self) -> None:
         prototypes.call("runtime_destroy", self._handle.address)

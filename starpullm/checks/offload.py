@@ -10,6 +10,7 @@ from typing import BinaryIO
 from starpullm.checks.cases import Case, SuiteOptions
 from starpullm.checks.check import Needs, StandaloneCheck, check
 from starpullm.checks.check_context import StandaloneContext, environment, is_in_memory
+from starpullm.checks.leaks import bytes_on_node
 from starpullm.checks.parity import Parity
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import Finding, Result
@@ -26,15 +27,18 @@ RECORD = "small"
 PLACES = {"ahead": ("2x1", "8M"), "lru": ("1x2", "12M")}
 """A partition for each plan, and a limit a little above the smallest. Without parallel workers both take two."""
 
+LEAST_BYTES = 1 << 16
+"""A smaller datum never moves."""
+
 
 @check
 class Offloading(StandaloneCheck):
     """Compare with a golden record while data move to a disk; then damage their file and train on."""
 
     family, unit = "memory", "tensors"
-    claim = "data on a disk keep llm.c's bits, and damaged data are reported"
+    claim = "data on a disk keep llm.c's bits, memory has what the next step needs, and damaged data are reported"
     fault = "with a memory limit and a disk, training goes wrong"
-    cannot_see = "how much memory is used"
+    cannot_see = "how much memory is used within a step"
     needs = Needs(ranks=(1, 1))
 
     def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
@@ -66,9 +70,16 @@ class Offloading(StandaloneCheck):
         findings = list(compared.findings)
         if not written or not read:
             findings.append(Finding(f"{written} bytes were written and {read} read, expected some of both"))
-        keep = case.keeps_activations
-        with record_trainer(runtime, record, checkpoint, keep_activations=keep, **case.settings) as trainer:
+        options = {"keep_activations": case.keeps_activations, "trace": True, **case.settings}
+        with record_trainer(runtime, record, checkpoint, **options) as trainer:
             trainer.step(*local_batch(trainer, case.seed, 0))
+            sizes = {handle.name: handle.bytes for handle in trainer.trace().handles}
+            kept = ("params/", "m/", "v/") if runtime.drops else ("",)
+            moving = sum(size for name, size in sizes.items() if size >= LEAST_BYTES and name.startswith(kept))
+            staying = sum(size for size in sizes.values() if size < LEAST_BYTES)
+            for node, most in enumerate((moving + staying, moving)):
+                if (used := bytes_on_node(node, most)) > most:
+                    findings.append(Finding(f"after a step StarPU has {used} bytes on node {node}, expected {most}"))
             damage(directory)
             try:
                 trainer.step(*local_batch(trainer, case.seed, 1))

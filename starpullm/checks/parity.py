@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -26,14 +27,15 @@ from starpullm.checks.references import (
     record_trainer,
     why_not_comparable,
 )
-from starpullm.checks.result import MAX_LISTED, Finding, Result
+from starpullm.checks.result import MAX_LISTED, Finding, Outcome, Result
 from starpullm.checks.training import local_sequences
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.plain import PlainModel
 from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
 from starpullm.instruments import Instruments
-from starpullm.options import REDUCTIONS
+from starpullm.options import REDUCTIONS, SCHEDULES
 from starpullm.runtime import Runtime
+from starpullm.schedules import number_of_pipelines
 from starpullm.trace import TaskRecord
 from starpullm.trainer import Trainer
 
@@ -118,7 +120,18 @@ class Parity(Check):
         else:
             reference = None
             record = of_arithmetic(record, case.arithmetic, checkpoint)
-        return self.compare(record, context.runtime, checkpoint, case, reference=reference, progress=context.progress)
+        runtime, compare = context.runtime, partial(self.compare, reference=reference, progress=context.progress)
+        found = compare(record, runtime, checkpoint, case)
+        if found.outcome is Outcome.FAILED and (runtime.ranks > 1 or runtime.partition != (1, 1)):
+            sub_batches = case.sub_batches * number_of_pipelines(runtime.ranks, case.stages)
+            alone = replace(case, sub_batches=sub_batches, stages=1, schedule=SCHEDULES[0])
+            with runtime.interrupted(), Runtime("1x1") as one_worker:
+                again = compare(record, one_worker, checkpoint, alone).outcome
+            told = "passes: suspect the runtime" if again is Outcome.PASSED else "fails too: suspect a kernel"
+            first, *others = found.findings
+            rows = {**first.rows, "again on 1x1, in one process": told}
+            return replace(found, findings=(first._replace(rows=rows), *others))
+        return found
 
     def compare(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -148,6 +148,12 @@ class GradientBounds(Check):
     fault = "gradients are beyond the error bounds of their sums, or these are of wrong activations"
     cannot_see = "errors of the activations of later steps, from which the float64 sums are computed"
 
+    def placements(self, options: SuiteOptions, ranks: int) -> Sequence[RuntimeConfiguration | None]:
+        """Return on one rank also that of a run with delays which has an odd number of workers."""
+        delayed = options.perturbing_configurations if ranks == 1 else []
+        odd = [place for place in delayed if Partition.parse(place.partition).workers in range(3, 1024, 2)]
+        return [*super().placements(options, ranks), *odd[:1]]
+
     def run(self, context: CheckContext, case: Case) -> Result:
         """Compare the gradients of the second step, or of the first one if one of these isn't finite.
 
@@ -256,25 +262,6 @@ class DenormalGradients(GradientBounds):
                 errors = self.errors(trainer.tensor, trainer.config, inputs, case.sub_batches)
                 gradients = [trainer.tensor("grads", name) for name in trainer.tensor_names("grads")]
         return self.of_errors(errors, count_denormals(gradients))
-
-
-@check
-class ManyContributions(GradientBounds):
-    """Compare gradients as gradient bounds does, where odd numbers of workers contribute to the sums of ``redux``."""
-
-    claim = "sums of odd numbers of workers' contributions are within their error bounds"
-    needs = Needs(ranks=(1, 1))
-    without_cases = "no placement of runs with delays has an odd number of workers, or redux isn't chosen"
-
-    def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
-        """Yield records with more sub-batches than workers, and with as many."""
-        for record in ("single", "odd") if "redux" in options.reductions and self.placements(options, ranks) else ():
-            yield Case(record, sub_batches=find_record(record).batch_size, reduction="redux", seed=options.seed)
-
-    def placements(self, options: SuiteOptions, ranks: int) -> Sequence[RuntimeConfiguration | None]:
-        """Return those of runs with delays that have an odd number of workers, and more than one."""
-        places = [(place, Partition.parse(place.partition).workers) for place in options.perturbing_configurations]
-        return [place for place, workers in places if workers > 1 and workers % 2]
 
 
 def count_denormals(tensors: Iterable[NDArray[np.float32]]) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from starpullm.fuzz.interpreter import compile_c, starpu_flags
 from starpullm.golden.records import shipped_record
 
 from .conftest import Run
@@ -61,6 +62,38 @@ def test_differing_bits_name_the_first_tensor_in_execution_order(
     sentences = [finding["sentence"] for finding in failed["results"][0]["findings"]]
     assert sentences == ["step 1, activations/atty[0]", "step 1, grads/fcw[1]"]
     assert failed["message"].splitlines() == failed["results"][0]["lines"]
+
+
+_LEAVES_OUT = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <starpu.h>
+#include <string.h>
+
+/* With several workers, no gelu_forward is run. */
+int starpu_task_submit(struct starpu_task *task)
+{
+    if (starpu_worker_get_count() > 1 && strcmp(task->name, "gelu_forward") == 0)
+        task->where = STARPU_NOWHERE;
+    return ((int (*)(struct starpu_task *))dlsym(RTLD_NEXT, "starpu_task_submit"))(task);
+}
+"""
+
+
+def test_a_failure_tells_the_runtime_from_a_kernel(
+    run: Run, tampered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--starpullm-sub-batches", "1", "--starpullm-records")
+    result = run(*PARITY, *options, str(tampered), partition="2x1")
+    result.stdout.fnmatch_lines(["  again on 1x1, in one process: fails too: suspect a kernel"])
+    library = tmp_path / "leaves_out.so"
+    compile_c(_LEAVES_OUT, library, ["-shared", "-fPIC", *starpu_flags()])
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    result = run(*PARITY, *options, "tiny", partition="2x1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*step 0, activations/fch_gelu*", "  again on 1x1, in one process: passes: suspect the runtime"]
+    )
 
 
 LLMC = (*SUITE, "-k", "parity_with_llmc", "--starpullm-records", "tiny", "--starpullm-sub-batches", "2")
@@ -290,7 +323,7 @@ def test_header_and_summary(run: Run) -> None:
             "dependencies *2x1 lws *1 passed *s",
             "reduction *1x2 lws *1 passed *s",
             "reduction *all *1 passed *s",
-            "isolation: 3 processes served * checks",
+            "isolation: 4 processes served * checks",
         ]
     )
 

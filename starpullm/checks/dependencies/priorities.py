@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,12 +28,7 @@ class Priorities(Check):
     claim = "of the ready tasks, one worker takes one of the highest priority"
     fault = "a task was taken before a ready one of higher priority"
     cannot_see = "other schedulers than prio and lws; how several workers share tasks"
-    needs = Needs(Where.ONE_WORKER, ranks=(1, 1))
-
-    def cases(self, options: SuiteOptions, ranks: int) -> Iterator[Case]:
-        """Yield the first record, with its largest number of sub-batches."""
-        for record in options.records[:1]:
-            yield Case(record, sub_batches=max(options.sub_batches(record)), seed=options.seed)
+    needs = Needs(Where.ONE_WORKER, ranks=(1, 1), one_record=True)
 
     def placements(self, options: SuiteOptions, ranks: int) -> Sequence[RuntimeConfiguration | None]:
         """Return one for each scheduler with priorities."""
@@ -48,21 +42,14 @@ class Priorities(Check):
 
     def judge(self, trace: Trace) -> Result:
         """Follow the tasks in the order in which they ran; a choice is a task beside which others were ready."""
+        order = np.argsort(trace.tasks["start_ns"]).tolist()
+        place, priorities = np.argsort(order).tolist(), trace.tasks["priority"].tolist()
         predecessors = required_edges(trace.tasks, trace.accesses).predecessors
-        priorities = trace.tasks["priority"].tolist()
-        left, followers = list(map(len, predecessors)), [list[int]() for _ in predecessors]
-        for task, before in enumerate(predecessors):
-            for earlier in before:
-                followers[earlier].append(task)
-        ready = Counter(priority for priority, waits in zip(priorities, left, strict=True) if not waits)
+        last = [max((place[before] for before in of_task), default=-1) for of_task in predecessors]
         findings, choices = [], 0
-        for task in np.argsort(trace.tasks["start_ns"]).tolist():
-            choices += ready.total() > 1
-            highest = max(priority for priority, count in ready.items() if count)
-            if priorities[task] < highest:
-                findings.append(Finding(f"{trace[task]}: found priority {priorities[task]}, expected {highest}"))
-            ready[priorities[task]] -= 1
-            for later in followers[task]:
-                left[later] -= 1
-                ready[priorities[later]] += not left[later]
-        return self.result(compared=choices, findings=findings, priorities=sorted(ready))
+        for now, task in enumerate(order):
+            ready = [priorities[other] for other in order[now:] if last[other] < now]
+            choices += len(ready) > 1
+            if priorities[task] < max(ready, default=priorities[task]):
+                findings.append(Finding(f"{trace[task]}: found priority {priorities[task]}, expected {max(ready)}"))
+        return self.result(compared=choices, findings=findings)

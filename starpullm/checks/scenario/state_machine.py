@@ -24,7 +24,7 @@ from starpullm.binding.library import find_library
 from starpullm.checks.check_context import is_in_memory, limited_files
 from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
 from starpullm.checks.expectations import Expectations
-from starpullm.checks.leaks import KEPT_AFTER_RUNTIMES, copied_bytes, left_allocations
+from starpullm.checks.leaks import KEPT_AFTER_RUNTIMES, bytes_on_node, left_allocations
 from starpullm.checks.observer import Observer
 from starpullm.checks.scenario.reference_model import TrainerWithReference
 from starpullm.checks.scenario.saved import Description, SavedStates, complete_steps
@@ -191,7 +191,7 @@ class StateMachine:
         """Compare everything; after a step ranks have no copies of each other's values, but those of redux."""
         self.compare(who)
         if self._comm and len(self._pairs) == 1 and self._pair(who).trainer.reduction != "redux":
-            self.expect.equal("bytes of other ranks' values", 0, copied_bytes())
+            self.expect.equal("bytes of other ranks' values", 0, bytes_on_node())
             self._judge()
 
     def graph(self, who: str) -> None:
