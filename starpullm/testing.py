@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from starpullm.checks.bits import compare_bits
+from starpullm.checks.result import Finding
 from starpullm.errors import InvalidArgumentError
 
 
@@ -22,5 +23,4 @@ def assert_same_bits(found: ArrayLike, expected: ArrayLike) -> None:
     except InvalidArgumentError as error:
         raise AssertionError(str(error)) from None
     if difference is not None:
-        rows = (f"  {name}: {value}" for name, value in difference.rows().items())
-        raise AssertionError("\n".join(["arrays have different bits", *rows]))
+        raise AssertionError("\n".join(Finding("arrays have different bits", difference.evidence()).lines()))

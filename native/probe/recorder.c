@@ -190,8 +190,10 @@ static void look_at_the_last(starpu_data_handle_t handle)
     void *interface = starpu_data_get_interface_on_node(handle, STARPU_MAIN_RAM);
     struct probe_hash hash = {.time = PROBE_BEFORE};
     bool is_kept = false;
-    if (starpu_data_get_home_node(handle) != STARPU_MAIN_RAM ||
-        !content_hash(handle, interface, STARPU_MAIN_RAM, poison_translation(0), &hash.hash))
+    int is_valid = starpu_data_get_home_node(handle) == STARPU_MAIN_RAM;
+    if (!is_valid) /* StarPU's own memory, of which the application may have acquired this copy */
+        starpu_data_query_status(handle, STARPU_MAIN_RAM, NULL, &is_valid, NULL);
+    if (!is_valid || !content_hash(handle, interface, STARPU_MAIN_RAM, poison_translation(0), &hash.hash))
         return;
     pthread_mutex_lock(&lock);
     if (record_to) {
@@ -311,7 +313,8 @@ static void append_task(struct starpu_task *task, uint32_t flags, uint32_t submi
 
 void recorder_submitted(struct starpu_task *task)
 {
-    if (has_mark(task, MARK_STARTED)) /* it goes on after a wait */
+    /* It goes on after a wait, or is StarPU's copy of a task that has failed, with the task's number. */
+    if (has_mark(task, MARK_STARTED) || (task->no_submitorder && task->sched_data))
         return;
     const uint32_t flags = flags_of(task);
     pthread_mutex_lock(&lock);

@@ -25,6 +25,8 @@ class _Instrumented(Check):
     instruments: ClassVar[Instruments]
     sentences: ClassVar[Mapping[FindingKind, str]]
     """What the instrument finds; findings of other ones are ignored."""
+    counted: str
+    """What a finding counts."""
 
     def run(self, context: CheckContext, case: Case) -> Result:
         """Trace some steps."""
@@ -35,25 +37,27 @@ class _Instrumented(Check):
     def judge(self, trace: Trace, findings: Sequence[InstrumentFinding], counts: Any) -> Result:
         """Return the verdict; findings and counts are those of ``Observer`` on the trace's tasks."""
         named = [
-            (
-                "not a task" if finding.task is None else trace[finding.task],
-                self.sentences[finding.kind].format(
-                    handle=finding.handle.name, count=finding.count, offset=finding.offset
-                ),
-            )
+            self._named(trace, finding)
             for finding in findings
             if finding.kind in self.sentences and not self.is_intended(trace, finding)
         ]
         looked_at, overlooked = self.overlooked(trace, findings, counts)
-        by_operation = Counter(str(task).partition(" (")[0] for task, _ in named)
+        by_operation = Counter(finding.where.partition(" (")[0] for finding in named)
         ran = int((trace.tasks["worker"] >= 0).sum())
         return self.result(
             compared=looked_at,
-            findings=[Finding(sentence) for sentence in (*overlooked, *(f"{task} {does}" for task, does in named))],
+            findings=[*map(Finding, overlooked), *named],
             note=f"{ran} tasks with {len(trace.accesses)} accesses"
             + "".join(f", {operation} {count}" for operation, count in by_operation.most_common()),
             by_operation=dict(by_operation.most_common()),
         )
+
+    def _named(self, trace: Trace, finding: InstrumentFinding) -> Finding:
+        evidence = {"handle": finding.handle.name}
+        if finding.count:
+            evidence["evidence"] = f"{finding.count} {self.counted}, first at byte {finding.offset}"
+        where = "not a task" if finding.task is None else str(trace[finding.task])
+        return Finding(self.sentences[finding.kind], evidence, where, finding.kind.name.lower().replace("_", " "))
 
     def is_intended(self, trace: Trace, finding: InstrumentFinding) -> bool:
         """Return whether a finding is no fault."""
@@ -84,11 +88,12 @@ class Accesses(_Instrumented):
     needs = Needs(Where.ONE_WORKER, ranks=(1, 1), promises=REPRODUCIBLE, sharing=True)
     instruments = Instruments(audit=True)
     sentences: ClassVar = {
-        FindingKind.UNDECLARED_READ: "read {handle} without declaring it: {count} pages, first at byte {offset}",
-        FindingKind.UNDECLARED_WRITE: "wrote {handle} without declaring it: {count} pages, first at byte {offset}",
-        FindingKind.READ_NEVER_HAPPENED: "declared to read {handle} and read no page of it before writing it",
-        FindingKind.WRITE_NEVER_HAPPENED: "declared to write {handle} and wrote no page of it",
+        FindingKind.UNDECLARED_READ: "reads data that it doesn't declare",
+        FindingKind.UNDECLARED_WRITE: "writes data that it doesn't declare",
+        FindingKind.READ_NEVER_HAPPENED: "reads no page, before it writes there, of what it declares to read",
+        FindingKind.WRITE_NEVER_HAPPENED: "writes no page of what it declares to write",
     }
+    counted = "pages"
 
     def is_intended(self, trace: Trace, finding: InstrumentFinding) -> bool:
         """Return whether the encoder had nothing to add to a tile of wte: no token of a sub-batch need be in it."""
@@ -125,11 +130,10 @@ class Poison(_Instrumented):
     needs = Needs(ranks=(1, 1), sharing=True)
     instruments = Instruments(poison=True)
     sentences: ClassVar = {
-        FindingKind.NOT_WRITTEN: "declared to write {handle} and left {count} elements of it as they were, first at "
-        "byte {offset}",
-        FindingKind.POISON_SPREAD: "computed {count} elements of {handle} from memory that no task had written, first "
-        "at byte {offset}",
+        FindingKind.NOT_WRITTEN: "leaves a part as it was of what it declares to write",
+        FindingKind.POISON_SPREAD: "computes from memory that no task has written",
     }
+    counted = "elements"
 
     def overlooked(self, trace: Trace, findings: Sequence[InstrumentFinding], counts: Any) -> tuple[int, list[str]]:
         """Compare the elements that were poisoned and searched with those that the tasks declare."""

@@ -41,8 +41,8 @@ class BitDifference:
         """Number of elements of the tensor."""
         return math.prod(self.shape)
 
-    def rows(self) -> dict[str, str]:
-        """Return the rows of a finding; a scalar has fewer."""
+    def evidence(self) -> dict[str, str]:
+        """Return the evidence of a finding; a scalar has less."""
         rows = {}
         if self.shape:
             percentage = 100 * self.differing / self.elements

@@ -152,8 +152,8 @@ class Check:
         beyond = measured is not None and not (limit is None or measured <= limit)
         if count or beyond:
             outcome = Outcome.FAILED
-            first = findings[0].sentence if findings else f"found {measured:g}, expected at most {limit:g}"
-            sentence = f"{self.fault} ({count} in {compared:,} {self.unit}): {first}"
+            sentence = f"{self.fault} ({count} in {compared:,} {self.unit})"
+            sentence += "" if findings else f": found {measured:g}, expected at most {limit:g}"
         elif undecided:
             outcome, sentence = (Outcome.INCONCLUSIVE if compared else Outcome.NOT_COMPARABLE), undecided
         else:

@@ -62,8 +62,9 @@ class ForeignTensors(Check):
                 compared, furthest = compared + 1, max(furthest, ulps)
                 if (difference and not limit) or not ulps <= limit:  # NaN isn't
                     differing = f"{difference.differing if difference else 0} of {values.size} elements differ"
-                    rows = difference.rows() if difference and not findings else {}
-                    findings.append(Finding(f"step {step}, {name}: {differing}, {ulps:.3g} ULPs", rows))
+                    evidence = difference.evidence() if difference and not findings else {}
+                    where = f"step {step}, {name}"
+                    findings.append(Finding(f"{differing}, {ulps:.3g} ULPs", evidence, where, "differs"))
         left_out = ", ".join(group for group in (*TENSOR_GROUPS, "loss") if group not in groups)
         left_out = f", without {left_out}" if left_out else ""
         note = f"{record.num_steps} steps against plain model, at most {furthest:.3g} ULPs off{left_out}"

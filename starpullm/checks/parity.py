@@ -64,7 +64,7 @@ class _Found:
     differences: list[TensorDifference] = field(default_factory=list)
     values: NDArray[np.float32] | None = None
     writers: dict[str, TaskRecord] = field(default_factory=dict)
-    rows: dict[str, str] = field(default_factory=dict)
+    evidence: dict[str, str] = field(default_factory=dict)
     kept: str = ""
     """Of which sub-batches activations were compared, if not of all."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -129,8 +129,8 @@ class Parity(Check):
                 again = compare(record, one_worker, checkpoint, alone).outcome
             told = "passes: suspect the runtime" if again is Outcome.PASSED else "fails too: suspect a kernel"
             first, *others = found.findings
-            rows = {**first.rows, "again on 1x1, in one process": told}
-            return replace(found, findings=(first._replace(rows=rows), *others))
+            evidence = {**first.evidence, "again on 1x1, in one process": told}
+            return replace(found, findings=(replace(first, evidence=evidence), *others))
         return found
 
     def compare(
@@ -171,9 +171,11 @@ class Parity(Check):
                 _describe_first(record, reference, found, case.sub_batches * trainer.pipelines)
             if runtime.comm:
                 found = runtime.comm.bcast(found)
-        findings = [Finding(str(difference)) for difference in found.differences[:MAX_LISTED]]
-        if findings:
-            findings[0] = findings[0]._replace(rows=found.rows)
+        evidence = [found.evidence, *[{}] * MAX_LISTED]  # of the first one alone
+        findings = [
+            Finding("other bits", of, where=str(difference), kind="differs")
+            for difference, of in zip(found.differences[:MAX_LISTED], evidence, strict=False)
+        ]
         return self.result(
             compared=found.compared,
             findings=findings,
@@ -189,7 +191,7 @@ class Parity(Check):
             matmul=runtime.matmul,
             platform_functions=runtime.platform_functions,
             steps=0 if undecided else record.num_steps,
-            first=findings[0].sentence if findings else "",
+            first=findings[0].where if findings else "",
             **found.facts,
         )
 
@@ -329,10 +331,10 @@ def _describe_first(record: GoldenRecord, reference: Reference, found: _Found, n
         part = compared.position[0] * num_sub_batches // record.batch_size
         writers = [(name, task) for name, task in writers if name.endswith(f"#{part}")]
     if compared is None:
-        found.rows = {"expected digest": first.expected, "found digest": first.found}
+        found.evidence = {"expected digest": first.expected, "found digest": first.found}
     else:
-        found.rows, found.facts = compared.rows(), compared.facts()
-    found.rows["expected values"] = expected.source
+        found.evidence, found.facts = compared.evidence(), compared.facts()
+    found.evidence["expected values"] = expected.source
     workers = (f"worker {task.worker} of " if task.worker >= 0 else "" for _, task in writers)  # a transfer has none
     named = [f"{task} on {worker}rank {task.rank}" for worker, (_, task) in zip(workers, writers, strict=True)]
-    found.rows["written last by"] = "; ".join(named) or "no task of this step"
+    found.evidence["written last by"] = "; ".join(named) or "no task of this step"

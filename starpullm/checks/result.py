@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,11 +27,22 @@ class Outcome(Enum):
     PASSED = "passed"
 
 
-class Finding(NamedTuple):
-    """Something that is wrong: a sentence with its task or tensor, and rows such as what was expected and found."""
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong: a sentence, of which task or tensor, of which kind, and labelled evidence for it."""
 
     sentence: str
-    rows: Mapping[str, str] = {}
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    where: str = ""
+    kind: str = ""
+
+    def __str__(self) -> str:
+        return "  ".join(filter(None, (self.kind, self.where, self.sentence)))
+
+    def lines(self) -> list[str]:
+        """Return the only text of a finding: one line, and one for each piece of evidence."""
+        width = max(map(len, self.evidence), default=0)
+        return [str(self), *(f"  {label:{width}}  {text}" for label, text in self.evidence.items())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +90,9 @@ class Result:
         return [*lines[:most], f"  … and {len(lines) - most} more lines"] if len(lines) > most else lines
 
     def details(self) -> Iterator[str]:
-        """Yield the rows of the finding that is in the sentence, then the other findings with theirs."""
-        for number, finding in enumerate(self.findings):
-            if number:
-                yield finding.sentence
-            yield from (f"{'  ' * bool(number)}{name}: {row}" for name, row in finding.rows.items())
+        """Yield the findings."""
+        for finding in self.findings:
+            yield from finding.lines()
         if self.count > len(self.findings):
             yield f"… and {self.count - len(self.findings)} more"
 

@@ -32,7 +32,9 @@ class SameBits(Check):
             for tensor, values in expected.items():
                 difference = compare_bits(values, tensors[tensor])
                 if difference:
-                    findings.append(Finding(f"{tensor} of {run}, compared with {first}", difference.rows()))
+                    findings.append(
+                        Finding(f"compared with {first}", difference.evidence(), f"{tensor} of {run}", "differs")
+                    )
                     facts = facts or difference.facts()
         compared = len(expected) * len(others)
         return self.result(compared=compared, findings=findings, note=f"{len(parts)} runs", runs=list(parts), **facts)

@@ -64,7 +64,7 @@ def _failed(name: str, error: AssertionError, count: int) -> Result:
         compared=count,
         unit="assertions",
         sentence=message[0],
-        findings=tuple(map(Finding, (*message, *places))),
+        findings=tuple(map(Finding, (*message[1:], *places))),
         count=1,
     )
 

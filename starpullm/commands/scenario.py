@@ -92,8 +92,8 @@ def _run(pool: Pool, sequences: Sequence[CallSequence], progress: Path, ranks: i
         ended = _run(pool, [sequences[number]], progress, ranks, again=False)
         progress.write_text(str(number))
         return replace(ended, facts={**ended.facts, "number": number} if ended.facts else {})
-    bad = Scenarios().result(compared=0, findings=[Finding(reply.text)], number=number, kind=kind)
-    return replace(bad, sentence=reply.text)
+    bad = Scenarios().result(compared=0, findings=[Finding("")], number=number, kind=kind)
+    return replace(bad, sentence=reply.text, findings=())
 
 
 def _kind_of_end(text: str) -> str:

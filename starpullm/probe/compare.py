@@ -19,16 +19,17 @@ from starpullm.probe.single_run_checks import ran_between
 class RunComparison:
     """What two runs had in common, and what explains their differences.
 
-    ``outputs`` counts pairs of contents after a task that were compared. Of ``tolerated`` outputs the difference comes
-    from accesses that StarPU may reorder, or from what the application computed from them; ``allowed_before`` and
-    ``allowed_after`` are the accesses with such differences, without those whose own order is free. ``left_out`` counts
-    outputs that aren't compared, because they depend on unsteady tasks.
+    ``outputs`` counts pairs of contents after a task that were compared. Of ``tolerated`` outputs, those of
+    ``tolerated_handles``, the difference comes from accesses that StarPU may reorder, or from what the application
+    computed from them; ``allowed_before`` and ``allowed_after`` are the accesses with such differences, without those
+    whose own order is free. ``left_out`` counts outputs that aren't compared, because they depend on unsteady tasks.
     """
 
     outputs: int = 0
     handles: int = 0
     different: int = 0
     tolerated: int = 0
+    tolerated_handles: tuple[int, ...] = ()
     left_out: int = 0
     findings: tuple[ProgramFinding, ...] = ()
     allowed_before: tuple[int, ...] = ()
@@ -132,19 +133,17 @@ def _other_tasks(reference: TaskFlow, other: TaskFlow, schedule: str) -> Program
         accesses |= reference.writers[:num_accesses] != other.writers[:num_accesses]
     if accesses.any():
         where = int(reference.task[int(np.argmax(accesses))])
-    elif where == num_tasks:
-        if reference.num_tasks == other.num_tasks:
-            return None
-        text = f"{reference.num_tasks} tasks in the reference schedule, {other.num_tasks} here"
-        return ProgramFinding(Fault.OTHER_TASKS, schedule, text, where)
-    text = (
-        f"in the reference schedule {_described(reference, where)}, here {_described(other, where)}: the tasks or "
-        "their order depend on the schedule, so tasks can't be compared one by one"
-    )
-    return ProgramFinding(Fault.OTHER_TASKS, schedule, text, where)
+    elif where == reference.num_tasks == other.num_tasks:
+        return None
+    tasks = [_described(flow, where) for flow in (reference, other)]
+    sentence = "the tasks or their order depend on the schedule"
+    evidence = {"reference schedule": tasks[0], "here": tasks[1]}
+    return ProgramFinding(sentence, evidence, kind=Fault.OTHER_TASKS, schedule=schedule, task=where)
 
 
 def _described(flow: TaskFlow, task: int) -> str:
+    if task == flow.num_tasks:
+        return f"there are {task} tasks"
     accesses = range(int(flow.first[task]), int(flow.first[task + 1]))
     return f"{flow.name(task)} has {len(accesses)} accesses, of " + (
         ", ".join(f"handle {flow.handle[access]}" for access in accesses) or "no handle"
@@ -222,12 +221,13 @@ class _Pairs:
         allowed = self.output_differs & np.isin(self.reference.task, list(explanation.tolerated))
         differs = self._tasks_with(self.input_differs | self.output_differs)
         differs[list(explanation.tolerated)] = False
+        at_the_end = sorted(set(explanation.received_freely) & set(np.flatnonzero(self._is_at_the_end).tolist()))
         return RunComparison(
             outputs=int(self.outputs.sum()) + int(self.inputs[self._is_at_the_end].sum()),
             handles=len(np.unique(self.reference.handle[self.outputs | (self.inputs & self._is_at_the_end)])),
             different=int(self.output_differs.sum()) + int(self.input_differs[self._is_at_the_end].sum()),
-            tolerated=int(allowed.sum())
-            + len(set(explanation.received_freely) & set(np.flatnonzero(self._is_at_the_end).tolist())),
+            tolerated=int(allowed.sum()) + len(at_the_end),
+            tolerated_handles=tuple(np.unique(self.reference.handle[[*np.flatnonzero(allowed), *at_the_end]]).tolist()),
             findings=explanation.findings,
             allowed_before=explanation.received_freely,
             allowed_after=tuple(np.flatnonzero(allowed & ~self._free()).tolist()),
@@ -313,23 +313,23 @@ class _Pairs:
         if not unknown and not has_meaning:
             flows = self.reference, self.other
             there, here = (flow.log.of_tasks("implementation", probe_log.START)[flow.tasks[task]] for flow in flows)
-            why = "it reads or shares something that it doesn't declare"
+            sentence = "reads data that it doesn't declare"
             if here != there:
-                why = f"it ran by its codelet's implementation {here} of those for CPUs, there by {there}"
+                sentence = f"gives other results by its implementation {here} for CPUs than by {there}"
             return finding_of(
                 Fault.OUTPUT_DIFFERS,
                 schedule,
                 self.other,
                 access,
-                "{task} left other contents in {handle} than in the reference schedule, although its inputs were "
-                f"equal: {why}",
-                suspects=tuple(self.other.name(other) for other in self._beside(task).tolist()),
+                sentence,
+                evidence="other contents than in the reference schedule, from equal inputs",
+                suspects=self._beside(task).tolist(),
             )
         if cause is not None:
             return None
         why = "one of its inputs can't be read" if unknown else "the application gave it other arguments"
-        text = "{task} left other contents in {handle} than in the reference schedule; " + why
-        return finding_of(Fault.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
+        sentence = "leaves other contents than in the reference schedule"
+        return finding_of(Fault.INPUT_FROM_OUTSIDE, schedule, self.other, access, sentence, evidence=why)
 
     def _beside(self, task: int) -> NDArray[np.int64]:
         """Return the tasks that ran on the other side of this one than in the reference schedule, or beside it."""
@@ -364,24 +364,20 @@ class _Pairs:
         return _Origin.APPLICATION if self._application_may_have_written(access) else _Origin.NOBODY
 
     def _input(self, schedule: str, access: int, origin: _Origin) -> ProgramFinding:
-        text = "{task} found other contents in {handle} than in the reference schedule, "
+        kind, sentence = Fault.INPUT_FROM_OUTSIDE, "finds other contents than in the reference schedule"
         if origin is _Origin.OUTSIDE:
-            text += "and no task of its process had written it"
-            return finding_of(Fault.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
+            evidence = "no task of its process has written it"
+            return finding_of(kind, schedule, self.other, access, sentence, evidence=evidence)
         if origin is _Origin.ORDERED_SUM:
-            text += "although all tasks that add to it had equal inputs, and the same order: one of them reads or "
-            text += "shares something that it doesn't declare"
-            return finding_of(Fault.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
+            evidence = "all tasks that add to it have equal inputs: one of them reads data that it doesn't declare"
+            return finding_of(kind, schedule, self.other, access, sentence, evidence=evidence)
         writer, reader = self.other.writer(access), int(self.other.task[access])
-        suspects = tuple(self.other.name(task) for task in ran_between(self.other, writer, reader).tolist())
-        text += "although the last task that declares to write it had left the same: "
-        kind = Fault.INPUT_CHANGED
+        by = "the application, a message, or a task that doesn't declare it has changed it"
         if origin is _Origin.NOBODY:
-            text += "another task writes it without declaring that"
-        else:
-            kind = Fault.INPUT_FROM_OUTSIDE
-            text += "the application or a message has changed it since, or a task that doesn't declare that"
-        return finding_of(kind, schedule, self.other, access, text, suspects=suspects)
+            kind, by = Fault.INPUT_CHANGED, "a task that doesn't declare it has changed it"
+        suspects = ran_between(self.other, writer, reader).tolist()
+        evidence = f"its last declared writer left the same; {by}"
+        return finding_of(kind, schedule, self.other, access, sentence, evidence=evidence, suspects=suspects)
 
     def _application_may_have_written(self, access: int) -> bool:
         log = self.other.log

@@ -41,8 +41,10 @@ def conclude(
     is_unlike = any(one.kind.forbids_comparison or one.kind is Fault.ENDING for one in found)
     surroundings = (*reference.surroundings, no_input(), runs.files.leavings() if is_unlike else "")
     found, notes = (with_places(findings, reference.flows) for findings in (found, notes))
-    totals, unseen = seen.totals, tuple(seen.unseen())
-    outcome, sentence = Outcome.PASSED, verdict(found, excused, unseen)
+    found = [_completed(finding, runs.replay(finding.schedule)) for finding in found]
+    totals, unseen = seen.totals, tuple(seen.unseen(is_bounded=tolerance is not None))
+    bound = f" by more than {tolerance}" if totals["tolerated"] else ""
+    outcome, sentence = Outcome.PASSED, verdict(found, excused, unseen, bound if tolerance else "")
     if found:
         is_forbidden = all(finding.kind.forbids_comparison for finding in found)
         outcome = Outcome.NOT_COMPARABLE if is_forbidden else Outcome.FAILED
@@ -68,6 +70,7 @@ def conclude(
         runs=len(runs.seconds) - 1,
         different=totals["different"],
         tolerated=totals["tolerated"],
+        tolerated_contents=seen.tolerated_contents() if totals["tolerated"] else "",
         tolerance="" if tolerance is None else str(tolerance),
         unseen=unseen,
         watched=seen.watched,
@@ -75,10 +78,17 @@ def conclude(
         notes=tuple(notes),
         intended=excused,
         not_found=unused,
-        replays=tuple(runs.replay(finding.again or finding.schedule) for finding in found[:1]),
         last_moments=tuple(seen.moments),
         seconds=runs.seconds,
     )
+
+
+def _completed(finding: ProgramFinding, again: str) -> ProgramFinding:
+    """Return a finding with the evidence that comes last: what follows from it, and how to see it again."""
+    evidence = {} if finding.effect is None else {"effect": str(finding.effect)}
+    if finding.count > 1:
+        evidence["more"] = f"{finding.count - 1} like it"
+    return finding.with_evidence(**evidence, again=again)
 
 
 def _faults(runs: ProgramRuns, seen: Observations, reference: RecordedRun) -> list[ProgramFinding]:
@@ -112,7 +122,7 @@ def _with_first_elements(runs: ProgramRuns, findings: Iterable[ProgramFinding]) 
     result, left = [], _MOST_FIRST_ELEMENTS
     for finding in findings:
         if finding.kind is Fault.OUTPUT_DIFFERS and left > 0:
-            schedule = schedule_of(finding.again or finding.schedule)
+            schedule = schedule_of(finding.schedule)
             result.append(with_first_element(finding, schedule, runs.run_again))
             left -= 1
         else:

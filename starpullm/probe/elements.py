@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from starpullm.checks.bits import ulps_between
 from starpullm.errors import InvalidArgumentError
 
-TYPES: Final[Mapping[str, Mapping[int, np.dtype[np.floating]]]] = {
+TYPES: Final[Mapping[str, Mapping[int, np.dtype[Any]]]] = {
     "float": {4: np.dtype("<f4")},
     "double": {8: np.dtype("<f8")},
     "by-size": {4: np.dtype("<f4"), 8: np.dtype("<f8")},
+    "integer": {size: np.dtype(f"<i{size}") for size in (1, 2, 4, 8)},
 }
 """What ``--tolerance-type`` says of the program's data: the type of numbers by their size in bytes."""
 
@@ -26,8 +27,8 @@ TYPES: Final[Mapping[str, Mapping[int, np.dtype[np.floating]]]] = {
 class Tolerance:
     """How far contents that come from a free order may be off.
 
-    ``limit`` counts ULP, or is relative to the larger of the two magnitudes. ``element_type`` is a key of `TYPES`;
-    StarPU knows only the sizes of elements.
+    ``limit`` counts ULP, which is 1 for integers, or is relative to the larger of the two magnitudes. ``element_type``
+    is a key of `TYPES`; StarPU knows only the sizes of elements.
     """
 
     limit: float
@@ -37,7 +38,7 @@ class Tolerance:
     def __str__(self) -> str:
         return f"{self.limit:g} ULP" if self.unit == "ULP" else f"{self.limit:g} relative"
 
-    def numbers(self, content: bytes, element_bytes: int) -> NDArray[np.floating] | None:
+    def numbers(self, content: bytes, element_bytes: int) -> NDArray[Any] | None:
         """Return contents as numbers; None if the elements don't consist of numbers of the stated type."""
         for size in sorted(TYPES[self.element_type], reverse=True):
             if element_bytes > 0 and element_bytes % size == 0:
@@ -80,15 +81,15 @@ class ElementDifference:
     off_by: str = ""
 
 
-def beyond(
-    tolerance: Tolerance, expected: NDArray[np.floating], found: NDArray[np.floating]
-) -> ElementDifference | None:
+def beyond(tolerance: Tolerance, expected: NDArray[Any], found: NDArray[Any]) -> ElementDifference | None:
     """Return the first of two equally long rows of numbers that is further off than the tolerance; None if none is.
 
     Equal numbers are within every tolerance, and so are two NaN. A NaN, or an infinity, and another number aren't.
     """
-    if tolerance.unit == "ULP":
-        distance = ulps_between(expected, found).astype(np.float64)
+    if tolerance.unit == "ULP" and expected.dtype.kind == "i":
+        distance = np.maximum(expected, found).astype(np.uint64) - np.minimum(expected, found).astype(np.uint64)
+    elif tolerance.unit == "ULP":
+        distance = ulps_between(expected, found)
     else:
         largest = np.maximum(np.abs(expected), np.abs(found)).astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -126,5 +127,5 @@ def _element(content: bytes) -> str:
     return text
 
 
-def _number(value: np.floating) -> str:
+def _number(value: np.number[Any]) -> str:
     return repr(value.item()) if value.itemsize == 8 else str(value)

@@ -1,21 +1,19 @@
-"""What the probe can find in a program, as sentences with the tasks and the handle that they are about."""
+"""What the probe can find in a program, with the task and the handle that it is about."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import StrEnum
 
-from starpullm.probe.program_tasks import TaskFlow
+from starpullm.checks.result import Finding
+from starpullm.probe.elements import ElementDifference
+from starpullm.probe.program_tasks import TaskFlow, listed
 
-_MAX_SUSPECTS = 5
 
+class Fault(StrEnum):
+    """What is wrong, the nearest to the cause first; the value is the word of reports and of ``--json``."""
 
-class Fault(Enum):
-    """What is wrong; the value is the word of reports and of ``--json``."""
-
-    OUTPUT_DIFFERS = "output differs"
-    INPUT_CHANGED = "input changed"
-    CHANGED_BETWEEN = "changed without a declared writer"
     UNDECLARED_READ = "undeclared read"
     UNDECLARED_WRITE = "undeclared write"
     READ_WRITTEN = "declared read, but written"
@@ -23,6 +21,9 @@ class Fault(Enum):
     SCRATCH_READ = "scratch memory read, but not written"
     NOT_WRITTEN = "declared written, but nothing was"
     PARTLY_WRITTEN = "declared written, but not all of it was"
+    OUTPUT_DIFFERS = "differs"
+    CHANGED_BETWEEN = "changed without a declared writer"
+    INPUT_CHANGED = "input changed"
     NOT_DETERMINISTIC = "not deterministic"
     CHANGING_INPUT = "input changes from run to run"
     INPUT_FROM_OUTSIDE = "input from outside"
@@ -54,8 +55,8 @@ class Fault(Enum):
         return self in (Fault.NOT_DETERMINISTIC, Fault.CHANGING_INPUT, Fault.OTHER_TASKS, Fault.NOT_BOUNDED)
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramFinding:
+@dataclass(frozen=True, kw_only=True)
+class ProgramFinding(Finding):
     """One fault, and where it was seen.
 
     ``schedule`` is the run in which it was seen. ``task`` is a number in the order of submission, ``codelet`` its name;
@@ -65,45 +66,96 @@ class ProgramFinding:
 
     kind: Fault
     schedule: str
-    sentence: str
     task: int = -1
     codelet: str = ""
     handle: int = -1
     count: int = 1
     """Findings of this kind with the same codelet; this is the first of them."""
+    effect: ProgramFinding | None = None
+    """The first finding that follows from this one."""
     suspects: tuple[str, ...] = ()
     rank: int = -1
     element: int = -1
     """The first element that differs, counted from 0 in the order of the handle's dimensions; -1: not known."""
     expected: str = ""
     found: str = ""
-    again: str = ""
-    """Words of a schedule that shows it by the order of two tasks alone; nothing if none is known."""
-    places: str = ""
-    """Where the task was submitted and the handle registered; nothing if that isn't known."""
 
-    def __str__(self) -> str:
-        more = f" (and {self.count - 1} more like it)" if self.count > 1 else ""
-        listed = ", ".join(self.suspects[:_MAX_SUSPECTS])
-        if len(self.suspects) > _MAX_SUSPECTS:
-            listed += f" and {len(self.suspects) - _MAX_SUSPECTS} more"
-        suspects = f"; suspects: {listed}" if self.suspects else ""
-        where = f"rank {self.rank}, {self.schedule}" if self.rank >= 0 else self.schedule
-        return f"{self.kind.value}: {self.sentence}{suspects}{more} [{where}]"
+    @property
+    def is_only_untrue(self) -> bool:
+        """Whether it is about a declaration, and so is its effect."""
+        return self.kind.is_declaration and (self.effect is None or self.effect.kind.is_declaration)
+
+    def with_evidence(self, **evidence: str) -> ProgramFinding:
+        """Return the finding with more evidence, or with other one under the same labels."""
+        return replace(self, evidence={**self.evidence, **evidence})
+
+    def with_element(self, name: str, difference: ElementDifference) -> ProgramFinding:
+        """Return the finding with the first element that differs."""
+        off_by = f", {difference.off_by} off" if difference.off_by else ""
+        text = f"{difference.expected} in the reference schedule, {difference.found} here{off_by}"
+        text += f"; {difference.count} of {difference.total} differ"
+        finding = self.with_evidence(**{name: text})
+        return replace(finding, element=difference.element, expected=difference.expected, found=difference.found)
 
 
-def finding_of(kind: Fault, schedule: str, flow: TaskFlow, access: int, text: str, **members: object) -> ProgramFinding:
-    """Return a finding about an access; ``{task}`` and ``{handle}`` in the text are replaced by names."""
+def task_finding(
+    kind: Fault, schedule: str, flow: TaskFlow, task: int, sentence: str, **evidence: str
+) -> ProgramFinding:
+    """Return a finding about a task."""
+    rank, codelet = int(flow.log.header["rank"]), flow.log.names[int(flow.codelet[task])]
+    where = flow.name(task) + (f" of rank {rank}" if rank >= 0 else "")
+    return ProgramFinding(
+        sentence, evidence, where, kind=kind, schedule=schedule, task=task, codelet=codelet, rank=rank
+    )
+
+
+def finding_of(
+    kind: Fault,
+    schedule: str,
+    flow: TaskFlow,
+    access: int,
+    sentence: str,
+    suspects: Sequence[int] = (),
+    **evidence: str,
+) -> ProgramFinding:
+    """Return a finding about an access; suspects are tasks."""
     task, handle = int(flow.task[access]), int(flow.handle[access])
-    sentence = text.replace("{task}", flow.name(task)).replace("{handle}", flow.handle_name(handle))
-    codelet = flow.log.names[int(flow.codelet[task])]
-    rank = int(flow.log.header["rank"])
-    return ProgramFinding(kind, schedule, sentence, task, codelet, handle, rank=rank, **members)  # type: ignore[arg-type]
+    names = tuple(flow.name(suspect) for suspect in suspects)
+    if names:
+        evidence["suspects"] = listed(names)
+    evidence = {"handle": f"{flow.handle_text(handle)}, access {access - int(flow.first[task])}", **evidence}
+    return replace(task_finding(kind, schedule, flow, task, sentence, **evidence), handle=handle, suspects=names)
 
 
-def first_of_each(findings: list[ProgramFinding]) -> list[ProgramFinding]:
-    """Return the first finding of each kind and codelet, with the number of all of them."""
+def first_of_each(findings: Sequence[ProgramFinding]) -> list[ProgramFinding]:
+    """Return the first finding of each kind and codelet, with the number of all of them; those nearest the cause first.
+
+    What a task's undeclared access explains is no finding of its own, but the effect of that one.
+    """
+    causes: dict[tuple[object, ...], ProgramFinding] = {}
+    for finding in reversed(findings):
+        if finding.kind in (Fault.UNDECLARED_WRITE, Fault.READ_WRITTEN):
+            causes[finding.rank, finding.handle] = finding
+        elif finding.kind in (Fault.UNDECLARED_READ, Fault.WRITTEN_READ, Fault.SCRATCH_READ):
+            causes[Fault.OUTPUT_DIFFERS, finding.codelet] = finding
+            if finding.kind is not Fault.UNDECLARED_READ:
+                causes[(Fault.POISONED_ENDING,)] = finding
     grouped: dict[tuple[Fault, str], list[ProgramFinding]] = {}
+    effects: dict[tuple[Fault, str], ProgramFinding] = {}
     for finding in findings:
-        grouped.setdefault((finding.kind, finding.codelet), []).append(finding)
-    return [replace(same[0], count=len(same)) for same in grouped.values()]
+        cause = causes.get(_explanation(finding))
+        key = (finding.kind, finding.codelet) if cause is None else (cause.kind, cause.codelet)
+        if cause is None:
+            grouped.setdefault(key, []).append(finding)
+        elif key not in effects or effects[key].kind.is_declaration:
+            effects[key] = finding
+    order = list(Fault)
+    found = sorted(grouped.items(), key=lambda entry: order.index(entry[0][0]))
+    return [replace(same[0], count=len(same), effect=effects.get(key)) for key, same in found]
+
+
+def _explanation(finding: ProgramFinding) -> tuple[object, ...]:
+    """Return what a task's access has in common with its effects: a handle of a rank, a codelet, or the poison."""
+    if finding.kind in (Fault.CHANGED_BETWEEN, Fault.INPUT_CHANGED, Fault.INPUT_FROM_OUTSIDE):
+        return finding.rank, finding.handle
+    return (finding.kind, finding.codelet) if finding.kind is Fault.OUTPUT_DIFFERS else (finding.kind,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -61,19 +60,8 @@ def _completed(finding: ProgramFinding, reference: TaskFlow, other: TaskFlow, ac
     difference = first_difference(expected, found, int(record["element_bytes"]))
     if difference is None:
         return _not_shown(finding, "the recorded bytes are equal: another thread changed them meanwhile")
-    text = (
-        f"; run again, {reference.element_name(finding.handle, difference.element)} is the first that differs: "
-        f"{difference.expected} in the reference schedule, {difference.found} here ({difference.count} of "
-        f"{difference.total} differ)"
-    )
-    return replace(
-        finding,
-        sentence=finding.sentence + text,
-        element=difference.element,
-        expected=difference.expected,
-        found=difference.found,
-    )
+    return finding.with_element(reference.element_name(finding.handle, difference.element), difference)
 
 
 def _not_shown(finding: ProgramFinding, why: str) -> ProgramFinding:
-    return replace(finding, sentence=f"{finding.sentence}; the first element that differs isn't known: {why}")
+    return finding.with_evidence(element=f"not known which is the first that differs: {why}")

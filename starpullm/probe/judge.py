@@ -38,10 +38,7 @@ _DELAYS_US = 1_000_000
 """The delays of all tasks of a run together, about, if they came one after the other."""
 
 
-_BY_ITSELF = (
-    ", although its inputs, and the order of all tasks, were the same: it isn't deterministic by itself (a clock, a "
-    "random number, an address, memory that nobody wrote)"
-)
+_BY_ITSELF = "equal inputs, and the same order of all tasks: a clock, a random number, an address, memory nobody wrote"
 
 
 def probe_program(
@@ -200,7 +197,7 @@ class _Judge:
             read_access = ReadAccess(self.runs.run_again)
             for rank, comparison in compared.items():
                 flows = one.flows[rank], two.flows[rank]
-                self.seen.add_comparison(comparison)
+                self.seen.add_comparison(rank, comparison)
                 self.seen.add(rank, explain_poison(*flows, comparison.findings, read_access))
                 if all(have_ended_well):
                     self.seen.add(rank, of_unwritten(first.name, one.flows[rank]))
@@ -218,7 +215,8 @@ class _Judge:
         """Compare a run with the reference; return whether others can be compared too."""
         for rank in reference.flows.keys() - run.flows.keys():
             sentence = f"rank {rank} recorded nothing, in the reference schedule it did"
-            self.seen.add(rank, [ProgramFinding(Fault.OTHER_TASKS, run.schedule.name, sentence)])
+            finding = ProgramFinding(sentence, kind=Fault.OTHER_TASKS, schedule=run.schedule.name)
+            self.seen.add(rank, [finding])
             return False
         compared = self._compared(run, reference)
         differs = any(comparison.different or comparison.findings for comparison in compared.values())
@@ -228,7 +226,7 @@ class _Judge:
                 return False
             compared = self._compared(run, reference)
         for rank, comparison in compared.items():
-            self.seen.add_comparison(comparison)
+            self.seen.add_comparison(rank, comparison)
             self.seen.add(rank, self._faults(run, rank, reference.flows[rank], comparison))
         return not any(finding.kind.forbids_comparison for finding in self.seen.findings)
 
@@ -263,14 +261,13 @@ def _unsteady(finding: ProgramFinding, num_left_out: int, num_tasks: int) -> Pro
 
     It is a note if at least half of the tasks are left, for which it has no meaning.
     """
-    kind, sentence = Fault.CHANGING_INPUT, finding.sentence
+    kind, sentence, evidence = Fault.CHANGING_INPUT, finding.sentence, dict(finding.evidence)
     if finding.kind is Fault.OUTPUT_DIFFERS:
-        kind, sentence = Fault.NOT_DETERMINISTIC, sentence.partition(", although")[0] + _BY_ITSELF
+        kind, sentence = Fault.NOT_DETERMINISTIC, "leaves other contents from run to run"
+        evidence = {"handle": evidence["handle"], "evidence": _BY_ITSELF}
     elif finding.kind is not Fault.INPUT_FROM_OUTSIDE:
         return finding
     if 2 * num_left_out <= num_tasks:
-        kind, sentence = (
-            Fault.NOT_CHECKED,
-            f"{sentence}; it and what depends on it are left out, {counted(num_left_out, 'task')}",
-        )
-    return replace(finding, kind=kind, sentence=sentence, suspects=())
+        kind = Fault.NOT_CHECKED
+        evidence["left out"] = f"it and what depends on it, {counted(num_left_out, 'task')}"
+    return replace(finding, kind=kind, sentence=sentence, evidence=evidence, suspects=())

@@ -38,11 +38,11 @@ class Minimiser:
             pair = None if task is None else self._pair(finding, other, task)
             if pair is not None and self._differs(finding, [pair[0]], pair[1]):
                 text = (
-                    f"; it is enough for this that in the reference schedule {flow.name(pair[0])} waits for "
-                    f"{flow.name(pair[1])} ({self._runs - before} more runs)"
+                    f"other contents than in the reference schedule if {flow.name(pair[0])} waits for "
+                    f"{flow.name(pair[1])}; found in {self._runs - before} more runs"
                 )
-                again = waiting([pair[0]], pair[1]).name
-                return replace(finding, sentence=finding.sentence + text, suspects=(), again=again)
+                evidence = {"handle": finding.evidence["handle"], "evidence": text}
+                return replace(finding, evidence=evidence, suspects=(), schedule=waiting([pair[0]], pair[1]).name)
         return finding
 
     def _pair(self, finding: ProgramFinding, other: TaskFlow, pivot: int) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from starpullm.files import probe_log
 from starpullm.probe.compare import RunComparison, Unsteady
 from starpullm.probe.findings import Fault, ProgramFinding
-from starpullm.probe.program_tasks import TaskFlow, counted
+from starpullm.probe.program_tasks import TaskFlow, counted, listed
 from starpullm.probe.recorded import RecordedRun
 from starpullm.probe.run_ending import ending_finding, last_moments
 from starpullm.probe.single_run_checks import changed_between, never_ran, written_though_read
@@ -30,6 +30,7 @@ class Observations:
     flows: dict[tuple[str, int], TaskFlow] = field(default_factory=dict)
     unsteady: dict[int, Unsteady] = field(default_factory=dict)
     watched: Watched = field(default_factory=Watched)
+    tolerated_handles: set[str] = field(default_factory=set)
 
     def add(self, rank: int, findings: Iterable[ProgramFinding]) -> None:
         """Add findings of a rank."""
@@ -62,11 +63,8 @@ class Observations:
             self.add(rank, found)
         if run.ending.status == reference.ending.status:
             return True
-        text = (
-            f"undeclared accesses after that: with data protected against them, the program {run.ending}, perhaps "
-            "because a system call on such data fails then"
-        )
-        self.findings.append(ProgramFinding(Fault.NOT_CHECKED, name, text))
+        text = f"undeclared accesses: the program {run.ending}, perhaps by a system call on data protected against them"
+        self.findings.append(ProgramFinding(text, kind=Fault.NOT_CHECKED, schedule=name))
         return False
 
     def add_ending(self, run: RecordedRun, reference: RecordedRun) -> bool:
@@ -80,14 +78,23 @@ class Observations:
         self.moments += last_moments(run)
         return False
 
-    def add_comparison(self, comparison: RunComparison) -> None:
+    def add_comparison(self, rank: int, comparison: RunComparison) -> None:
         """Count what was compared."""
+        of = f" of rank {rank}" if rank >= 0 else ""
+        self.tolerated_handles |= {f"handle {handle}{of}" for handle in comparison.tolerated_handles}
         for name in ("outputs", "different", "tolerated", "left_out"):
             self.totals[name] += getattr(comparison, name)
         self.totals["handles"] = max(self.totals["handles"], comparison.handles)
 
-    def unseen(self) -> Iterator[str]:
-        """Yield what couldn't be seen of the program, about which nothing is said therefore."""
+    def tolerated_contents(self) -> str:
+        """Return what is said of contents that differ because of a free order."""
+        contents = f"{counted(self.totals['tolerated'], 'content')} of {listed(sorted(self.tolerated_handles))}"
+        return f"{contents}, whose order is free (REDUX, COMMUTE, or no sequential consistency),"
+
+    def unseen(self, *, is_bounded: bool = False) -> Iterator[str]:
+        """Yield what wasn't seen of the program, about which nothing is said therefore; bounded differences are."""
+        if self.totals["tolerated"] and not is_bounded:
+            yield f"by how much {self.tolerated_contents()} differ: --tolerance bounds it"
         if self.totals["unseen tasks"]:
             tasks = counted(self.totals["unseen tasks"], "task")
             yield f"{tasks} in scheduling contexts with another policy, or none, as parallel workers"

@@ -11,7 +11,7 @@ from starpullm.checks.dependencies.observed_order import observe
 from starpullm.checks.result import MAX_LISTED
 from starpullm.errors import InvalidArgumentError
 from starpullm.files import probe_log
-from starpullm.probe.findings import Fault, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding, task_finding
 from starpullm.probe.program_tasks import TaskFlow
 from starpullm.trace import AccessMode, HandleInfo, Trace
 
@@ -55,17 +55,16 @@ def broken_order(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
     flow = flow.truncated(flow.num_submitted)
     if flow.num_tasks > _MOST_TASKS:
         why = f"found {flow.num_tasks} tasks, expected at most {_MOST_TASKS}"
-        yield ProgramFinding(Fault.NOT_CHECKED, schedule, f"{_CLAIM}: {why}")
+        yield ProgramFinding(f"{_CLAIM}: {why}", kind=Fault.NOT_CHECKED, schedule=schedule)
         return
     try:
         violations = observe(trace_of(flow)).violations
     except InvalidArgumentError as error:
-        yield ProgramFinding(Fault.NOT_CHECKED, schedule, f"{_CLAIM}: {error}")
+        yield ProgramFinding(f"{_CLAIM}: {error}", kind=Fault.NOT_CHECKED, schedule=schedule)
         return
     for path in violations[:MAX_LISTED]:
         before, after = path[0].before, path[-1].after
-        sentence = (
-            f"{flow.name(after)} started {flow.end_ns[before] - flow.start_ns[after]} ns before the end of "
-            f"{flow.name(before)}, for which it has to wait because of handle {path[0].handle}"
-        )
-        yield ProgramFinding(Fault.ORDER, schedule, sentence, after, flow.log.names[int(flow.codelet[after])])
+        early = flow.end_ns[before] - flow.start_ns[after]
+        sentence = f"starts before the end of {flow.name(before)}, for which it has to wait"
+        evidence = f"{early} ns before, although both use handle {path[0].handle}"
+        yield task_finding(Fault.ORDER, schedule, flow, after, sentence, evidence=evidence)

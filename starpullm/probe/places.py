@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 from starpullm.checks.source_line import source_line
 from starpullm.errors import FormatError
 from starpullm.files.header import reading
@@ -44,6 +42,11 @@ class Frame:
     def is_own(self) -> bool:
         """Whether the function is the program's, or a library's that isn't of the system."""
         return bool(self.module) and not Path(self.module).name.startswith(_SYSTEM_LIBRARIES)
+
+    @property
+    def line(self) -> str:
+        """Where the instruction is in the source; nothing if that isn't known."""
+        return _line(self)[1]
 
     def place(self) -> tuple[str, bool]:
         """Return function and line, or where it lies in its module, and whether the line is known."""
@@ -81,9 +84,7 @@ def with_places(findings: Sequence[ProgramFinding], flows: Mapping[int, TaskFlow
     """
     stacks = {rank: dict(read_lines(flow.log.folder / "stacks", "a stack", _stack)) for rank, flow in flows.items()}
     return [
-        replace(finding, places="; ".join(_places(finding, flows[finding.rank], stacks[finding.rank])))
-        if finding.rank in flows
-        else finding
+        _with_places(finding, flows[finding.rank], stacks[finding.rank]) if finding.rank in flows else finding
         for finding in findings
     ]
 
@@ -103,16 +104,19 @@ def _stack(columns: list[str]) -> tuple[int, tuple[Frame, ...]]:
     return int(columns[0]), frames_of(columns[1:])
 
 
-def _places(finding: ProgramFinding, flow: TaskFlow, stacks: Mapping[int, tuple[Frame, ...]]) -> Iterator[str]:
-    task, handle = finding.task, finding.handle
+def _with_places(finding: ProgramFinding, flow: TaskFlow, stacks: Mapping[int, tuple[Frame, ...]]) -> ProgramFinding:
+    task, evidence = finding.task, dict(finding.evidence)
     if not 0 <= task < flow.num_submitted or finding.codelet not in ("", flow.log.names[int(flow.codelet[task])]):
-        return  # the runs don't have it in common
-    submitted = _place_in_program(stacks, int(flow.log.tasks["stack"][flow.tasks[task]]))
-    if submitted:
-        yield f"submitted {submitted}"
-    accesses = np.flatnonzero(flow.handle[flow.first[task] : flow.first[task + 1]] == handle)
-    if len(accesses):
-        yield f"handle {handle} is its access {accesses[0]}{_registration(flow, handle, stacks)}"
+        return finding  # the runs don't have it in common
+    places = {}
+    if "handle" in evidence:
+        places["handle"] = evidence.pop("handle") + _registration(flow, finding.handle, stacks)
+    stack = int(flow.log.tasks["stack"][flow.tasks[task]])
+    if submitted := _place_in_program(stacks, stack):
+        places["submitted"] = submitted
+    lines = [line for frame in stacks.get(stack, ()) if frame.is_own and (line := frame.line)]
+    where = ", ".join([finding.where, *lines[:1]])
+    return replace(finding, where=where, evidence={**places, **evidence})
 
 
 def _registration(flow: TaskFlow, handle: int, stacks: Mapping[int, tuple[Frame, ...]]) -> str:

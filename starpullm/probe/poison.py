@@ -65,7 +65,9 @@ def explain_poison(
     for finding in _with_earlier_tasks(one, two, findings):
         if finding.codelet.startswith(_TRANSACTION):
             continue
-        contributors = _contributors(one, finding) if finding.kind is Fault.INPUT_FROM_OUTSIDE else []
+        contributors = []
+        if finding.kind is Fault.INPUT_FROM_OUTSIDE:
+            contributors = one.contributors(finding.handle, finding.task)[::-1]
         if finding.kind is not Fault.OUTPUT_DIFFERS and not contributors:
             by_application.append(finding)
             continue
@@ -97,13 +99,6 @@ def _explained(
     return None if writer is None else _left_finding(flow, writer, finding.schedule, flow.name(finding.task))
 
 
-def _contributors(flow: TaskFlow, finding: ProgramFinding) -> list[int]:
-    """Return the tasks before that add to the handle of a finding, the last one first."""
-    is_sum = (flow.mode & (probe_log.MODE_REDUX | probe_log.MODE_COMMUTE)) != 0
-    tasks = flow.task[is_sum & (flow.handle == finding.handle) & (flow.task < finding.task)]
-    return [int(task) for task in tasks[::-1]]
-
-
 def _with_earlier_tasks(one: TaskFlow, two: TaskFlow, findings: Iterable[ProgramFinding]) -> list[ProgramFinding]:
     """Return findings, with those about the tasks before the first one that the runs don't have in common."""
     findings = list(findings)
@@ -126,15 +121,11 @@ def _is_filled(flow: TaskFlow) -> NDArray[np.bool_]:
 
 def _read(flow: TaskFlow, finding: ProgramFinding, access: int) -> ProgramFinding:
     """Return the finding about an access whose poison was used."""
-    output = flow.handle_name(finding.handle)
-    kind, use, source = Fault.WRITTEN_READ, "declares to write {handle} without reading it", "declares to overwrite"
+    kind, sentence = Fault.WRITTEN_READ, "reads what it declares to overwrite"
     if not _only_writes(flow)[access]:
-        kind, use, source = Fault.SCRATCH_READ, "has {handle} as scratch memory", "has not written there"
-    text = (
-        f"{{task}} {use}; after that memory had been filled with signalling NaNs, it left other contents in {output} "
-        f"than after large numbers: it reads what it {source}"
-    )
-    return finding_of(kind, finding.schedule, flow, access, text)
+        kind, sentence = Fault.SCRATCH_READ, "reads scratch memory that it has not written"
+    evidence = f"signalling NaNs there led to other contents of handle {finding.handle} than large numbers"
+    return finding_of(kind, finding.schedule, flow, access, sentence, evidence=evidence)
 
 
 def left_unwritten(flow: TaskFlow) -> NDArray[np.int64]:
@@ -153,11 +144,10 @@ def of_unwritten(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
     is_expected &= flow.source < 0
     for access in left_unwritten(flow).tolist():
         if is_expected[access] and _left_bytes(flow, access) == _bytes(flow, access):
-            text = f"{_left(flow, access)}: what was there before isn't defined any more"
-            yield finding_of(Fault.NOT_WRITTEN, schedule, flow, access, text)
+            kind, evidence = Fault.NOT_WRITTEN, "what was there before isn't defined any more"
         else:
-            text = f"{_left(flow, access)}; no task was seen to use it"
-            yield finding_of(Fault.LEFT_UNWRITTEN, schedule, flow, access, text)
+            kind, evidence = Fault.LEFT_UNWRITTEN, "no task was seen to use it"
+        yield finding_of(kind, schedule, flow, access, _left(flow, access), evidence=evidence)
 
 
 def _writer(flow: TaskFlow, task: int, left: Container[int]) -> int | None:
@@ -185,8 +175,8 @@ def _writer(flow: TaskFlow, task: int, left: Container[int]) -> int | None:
 def _left_finding(flow: TaskFlow, access: int, schedule: str, user: str) -> ProgramFinding:
     """Return the finding about an access that left as it was what somebody used."""
     kind = Fault.NOT_WRITTEN if _left_bytes(flow, access) == _bytes(flow, access) else Fault.PARTLY_WRITTEN
-    text = f"{_left(flow, access)}; {user} uses that: other values there change its result"
-    return finding_of(kind, schedule, flow, access, text)
+    evidence = f"{user} uses that: other values there change its result"
+    return finding_of(kind, schedule, flow, access, _left(flow, access), evidence=evidence)
 
 
 def _left_bytes(flow: TaskFlow, access: int) -> int:
@@ -200,5 +190,5 @@ def _bytes(flow: TaskFlow, access: int) -> int:
 def _left(flow: TaskFlow, access: int) -> str:
     left, total = _left_bytes(flow, access), _bytes(flow, access)
     if left == total:
-        return "{task} declares to write {handle}, and wrote nothing there"
-    return f"{{task}} declares to write {{handle}}, and left {left} of its {total} bytes as they were"
+        return "writes nothing of what it declares to write"
+    return f"leaves {left} of the {total} bytes as they were that it declares to write"

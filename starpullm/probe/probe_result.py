@@ -23,8 +23,8 @@ class ProbeResult(Result):
     they were. ``intended`` are findings that a file gives reasons for, ``not_found`` its entries without a finding.
     ``num_ranks`` is 0 for a program that isn't started as ranks. ``num_workers`` are those of the rank with the fewest.
     ``surroundings`` are sentences about StarPU, and about input and files of runs. ``unseen`` says what couldn't be
-    seen. ``watched`` says where undeclared accesses were looked for. ``replays`` are commands that run a schedule with
-    a finding again. ``seconds`` has the time of each run by the name of its schedule.
+    seen. ``watched`` says where undeclared accesses were looked for. ``seconds`` has the time of each run by the name
+    of its schedule.
     """
 
     check: str = "probe"
@@ -39,21 +39,21 @@ class ProbeResult(Result):
     runs: int
     different: int
     tolerated: int
+    tolerated_contents: str
     tolerance: str
     unseen: tuple[str, ...]
     watched: Watched
-    findings: tuple[ProgramFinding, ...]  # type: ignore[assignment]  # they say more
+    findings: tuple[ProgramFinding, ...]
     notes: tuple[ProgramFinding, ...]
     intended: tuple[str, ...]
     not_found: tuple[str, ...]
-    replays: tuple[str, ...]
     last_moments: tuple[str, ...]
     seconds: dict[str, float]
 
     @property
     def is_only_untrue(self) -> bool:
         """Whether declarations are untrue, and no run has shown another result."""
-        return bool(self.findings) and all(finding.kind.is_declaration for finding in self.findings)
+        return bool(self.findings) and all(finding.is_only_untrue for finding in self.findings)
 
     def lines(self) -> list[str]:
         """Return the verdict, what was run, then the findings."""
@@ -70,65 +70,42 @@ class ProbeResult(Result):
         tasks = counted(self.num_tasks, "task")
         return f"run: {tasks}{ranks} on {workers}, the reference schedule and {others}, {compared}"
 
-    def _bound(self) -> str:
-        if not self.tolerance:
-            return "; how much they differ wasn't compared (--tolerance)"
-        wrong = (Fault.BEYOND_TOLERANCE, Fault.NOT_BOUNDED)
-        if any(finding.kind in wrong for finding in self.findings):
-            return ""
-        return f"; all of them are within {self.tolerance}"
-
-    def _finding_lines(self) -> Iterator[str]:
-        """Yield findings by cause: those about tasks of one codelet together, the first of them before the others."""
-        by_codelet: dict[str, list[ProgramFinding]] = {}
-        for finding in sorted(self.findings, key=lambda finding: finding.kind.is_declaration):
-            by_codelet.setdefault(finding.codelet, []).append(finding)
-        for first, *others in by_codelet.values():
-            yield from _with_places(first, "")
-            for finding in others:
-                yield from _with_places(finding, "  also ")
-
     def details(self) -> Iterator[str]:
         """Yield what was run, findings about results, then about declarations, notes, and an ended process's state."""
         yield self._run_line()
         yield from self.surroundings
         yield str(self.watched)
-        yield from self._finding_lines()
-        yield from (f"again: {command}" for command in self.replays)
+        for finding in self.findings:
+            yield from finding.lines()
         yield from self.last_moments
-        if self.tolerated:
-            yield (
-                f"tolerated: {self.tolerated} contents differ, which come from accesses whose order is free (REDUX, "
-                f"COMMUTE, or without sequential consistency){self._bound()}"
-            )
+        wrong = (Fault.BEYOND_TOLERANCE, Fault.NOT_BOUNDED)
+        if self.tolerated and self.tolerance and not any(finding.kind in wrong for finding in self.findings):
+            yield f"tolerated: {self.tolerated_contents} differ by at most {self.tolerance}"
         yield from (f"not seen: {line}" for line in self.unseen)
         yield from (f"intended: {line}" for line in self.intended)
         yield from (f"intended, but not found: {line}" for line in self.not_found)
         for note in self.notes:
-            yield from _with_places(note, "note: ")
+            first, *evidence = note.lines()
+            yield f"note: {first}"
+            yield from evidence
 
 
-def _with_places(finding: ProgramFinding, prefix: str) -> Iterator[str]:
-    yield f"{prefix}{finding}"
-    if finding.places:
-        yield f"{' ' * len(prefix)}  {finding.places}"
-
-
-def verdict(findings: Sequence[ProgramFinding], intended: Sequence[str] = (), unseen: Sequence[str] = ()) -> str:
+def verdict(
+    findings: Sequence[ProgramFinding], intended: Sequence[str] = (), unseen: Sequence[str] = (), bound: str = ""
+) -> str:
     """Return one sentence: a word, and what it means for this program."""
     if not findings:
         known = ", but for what is intended" if intended else ""
         word = "same in what was seen" if unseen else "same"
-        return (
-            f"{word}: no schedule gave another result, and no task was seen to do anything else than it declares{known}"
-        )
+        result = f"no schedule gave another result{bound}"
+        return f"{word}: {result}, and no task was seen to do anything else than it declares{known}"
     ending = next((finding for finding in findings if finding.kind is Fault.ENDING), None)
     if ending is not None:
         return f"failed: {ending.sentence} [{ending.schedule}]"
     others = [finding for finding in findings if not finding.kind.forbids_comparison]
     if not others:
         return f"not comparable: {_why_not(findings)}"
-    if all(finding.kind.is_declaration for finding in others):
+    if all(finding.is_only_untrue for finding in others):
         untrue = counted(len({finding.codelet for finding in others}), "codelet")
         rest = "no schedule gave another result" if len(others) == len(findings) else _why_not(findings)
         return f"differs: tasks of {untrue} do something else than they declare; {rest}"

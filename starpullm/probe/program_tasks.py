@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -174,18 +175,17 @@ class TaskFlow:
             text += f" “{own}”"
         return f"{text} (task {task})"
 
-    def handle_name(self, handle: int) -> str:
-        """Return what findings call a handle: number, coordinates if it has any, and its elements, or a single one."""
+    def handle_text(self, handle: int) -> str:
+        """Return what findings say of a handle: number, coordinates if it has any, and its elements."""
         record = self.log.handles[self.handle_of_log[handle]]
         where = ", ".join(map(str, record["coordinates"][: record["num_coordinates"]].tolist()))
-        name = f"handle {handle} at ({where})" if where else f"handle {handle}"
+        name = f"{handle} at ({where})" if where else f"{handle}"
         sizes = [int(size) for size in record["sizes"]]
         while len(sizes) > 1 and sizes[-1] <= 1:
             sizes.pop()
         if int(record["element_bytes"]) == 0 or sizes == [1]:
-            return f"{name} ({counted(int(record['bytes']), 'byte')})"
-        shape = "×".join(map(str, sizes))
-        return f"{name} ({shape} elements of {counted(int(record['element_bytes']), 'byte')})"
+            return f"{name}: {counted(int(record['bytes']), 'byte')}"
+        return f"{name}: {' × '.join(map(str, sizes))} × {counted(int(record['element_bytes']), 'byte')}"
 
     def element_name(self, handle: int, element: int) -> str:
         """Return what findings call an element of a handle."""
@@ -198,6 +198,11 @@ class TaskFlow:
         Before means in the order of submission, among accesses that commute in the order in which they ran.
         """
         return self._previous(_has(self.log.accesses["mode"], _WRITES))[self.accesses]
+
+    def contributors(self, handle: int, before: int) -> list[int]:
+        """Return the tasks before another one that add to a handle."""
+        found = _has(self.mode, _WITHOUT_VALUE) & (self.handle == handle) & (self.task < before)
+        return [int(task) for task in self.task[found]]
 
     def writer(self, access: int) -> int:
         """Return the task of the log that last wrote what an access finds; -1: nobody did."""
@@ -273,6 +278,11 @@ def element_at(handle: np.void, address: int) -> int | None:
             return None
         element = element * size + index
     return element
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def counted(number: int, name: str) -> str:

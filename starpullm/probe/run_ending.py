@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.files import probe_log
-from starpullm.probe.findings import Fault, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding, task_finding
 from starpullm.probe.probe_schedules import REPEATED
-from starpullm.probe.program_tasks import TaskFlow
+from starpullm.probe.program_tasks import TaskFlow, listed
 from starpullm.probe.recorded import RecordedRun
 from starpullm.processes.endings import signal_name
 
@@ -26,17 +25,15 @@ def ending_finding(run: RecordedRun, reference: RecordedRun) -> ProgramFinding |
     status = run.ending.status
     if status is not None and status == (reference.ending.status if run is not reference else 0):
         return None
-    sentence = describe_ending(run)
-    if run is not reference:
-        sentence += f"; in the reference schedule it {reference.ending}"
+    evidence = {} if run is reference else {"reference schedule": f"the program {reference.ending}"}
     kind = Fault.POISONED_ENDING if run.schedule.poison else Fault.ENDING
     if run.schedule is REPEATED and run.is_complete:
         kind = Fault.CHANGING_INPUT
-    finding = ProgramFinding(kind, run.schedule.name, sentence)
-    for rank, flow in run.flows.items():
-        for task in running_tasks(flow) if run.schedule.poison else ():  # it is likely the one that reads poison
-            finding = replace(finding, task=int(task), codelet=flow.log.names[int(flow.codelet[task])], rank=rank)
-    return finding
+    sentence, name = describe_ending(run), run.schedule.name
+    for flow in run.flows.values() if run.schedule.poison else ():
+        for task in running_tasks(flow).tolist():  # it is likely the one that reads poison
+            return task_finding(kind, name, flow, task, sentence, **evidence)
+    return ProgramFinding(sentence, evidence, kind=kind, schedule=name)
 
 
 def describe_ending(run: RecordedRun) -> str:
@@ -128,7 +125,4 @@ def _last_moments_of(flow: TaskFlow) -> Iterator[str]:
 
 
 def _names(flow: TaskFlow, tasks: NDArray[np.int64]) -> str:
-    names = [flow.name(task) for task in tasks[:_LISTED].tolist()]
-    if len(tasks) > _LISTED:
-        names.append(f"and {len(tasks) - _LISTED} more")
-    return ", ".join(names) or "none"
+    return listed([flow.name(task) for task in tasks.tolist()], _LISTED) or "none"

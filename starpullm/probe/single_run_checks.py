@@ -21,9 +21,8 @@ def written_though_read(schedule: str, flow: TaskFlow) -> Iterator[ProgramFindin
     after, has_after = flow.after
     wrong = flow.only_reads & has_before & has_after & (before != after)
     for access in np.flatnonzero(wrong).tolist():
-        yield finding_of(
-            Fault.READ_WRITTEN, schedule, flow, access, "{task} declares to read {handle}, and changed its contents"
-        )
+        sentence = "changes data that it declares to read only"
+        yield finding_of(Fault.READ_WRITTEN, schedule, flow, access, sentence, evidence="other contents after it")
 
 
 def changed_between(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
@@ -54,9 +53,9 @@ def changed_between(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
             schedule,
             flow,
             access,
-            f"{{handle}} had other contents when {{task}} started than {_name_in_log(flow, earlier)} had left, and no "
-            "task between them declares to write it",
-            suspects=tuple(flow.name(task) for task in ran_between(flow, earlier, int(flow.task[access]))),
+            f"finds other contents than {_name_in_log(flow, earlier)} left",
+            evidence="no task between them declares to write it",
+            suspects=ran_between(flow, earlier, int(flow.task[access])).tolist(),
         )
 
 
@@ -97,8 +96,8 @@ def never_changed(flows: Sequence[TaskFlow]) -> Iterator[ProgramFinding]:
                 "all runs",
                 flow,
                 access,
-                f"{{task}} declares to update {{handle}}, its access {key[1]}, and no task of “{key[0]}” changed a "
-                "byte of it in any run; if no input makes one change it, tasks with R could run at the same time",
+                "changes nothing of what it declares to update",
+                evidence=f"no task of “{key[0]}” did in any run; with R instead of RW, they could run at the same time",
             )
 
 

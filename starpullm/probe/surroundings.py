@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from glob import glob
 from pathlib import Path
 
 from starpullm.errors import InvalidArgumentError
@@ -71,7 +72,9 @@ class Files:
     def _changed(self) -> dict[str, int]:
         """Return when each was changed."""
         found = {}
-        for path in (*Path().glob("*"), *Path().glob("*/*"), *map(Path, self._arguments)):
+        # Unlike that of pathlib, it passes over folders that other programs remove meanwhile.
+        here = (name for pattern in ("*", "*/*") for name in glob(pattern, include_hidden=True))  # noqa: PTH207
+        for path in map(Path, (*here, *self._arguments)):
             with suppress(OSError):
                 if not path.resolve().is_relative_to(self._logs):
                     found[str(path)] = path.lstat().st_mtime_ns

@@ -24,28 +24,15 @@ def beyond_tolerance(
         if key not in seen:
             seen[key] = _judged(tolerance, reference, other, access, key)
         result = seen[key]
-        did = "left" if is_after else "found"
+        does = "leaves" if is_after else "finds"
         if isinstance(result, str):
-            text = f"{{task}} {did} other contents in {{handle}}, because of a free order; {result}"
-            yield finding_of(Fault.NOT_BOUNDED, schedule, other, access, text)
+            sentence = f"{does} other contents because of a free order"
+            yield finding_of(Fault.NOT_BOUNDED, schedule, other, access, sentence, evidence=result)
         elif result is not None:
-            where = reference.element_name(int(reference.handle[access]), result.element)
-            off_by = f", {result.off_by} off" if result.off_by else ""
-            text = (
-                f"{{task}} {did} {result.found} in {{handle}}, {where}, expected "
-                f"{result.expected} as in the reference schedule{off_by}; {result.count} of {result.total} numbers are "
-                f"beyond the tolerance of {tolerance}"
-            )
-            yield finding_of(
-                Fault.BEYOND_TOLERANCE,
-                schedule,
-                other,
-                access,
-                text,
-                element=result.element,
-                expected=result.expected,
-                found=result.found,
-            )
+            sentence = f"{does} numbers that differ by more than {tolerance} because of a free order"
+            suspects = other.contributors(int(other.handle[access]), int(other.task[access]))
+            finding = finding_of(Fault.BEYOND_TOLERANCE, schedule, other, access, sentence, suspects)
+            yield finding.with_element(reference.element_name(finding.handle, result.element), result)
 
 
 def _judged(

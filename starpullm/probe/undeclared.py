@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from starpullm.probe.findings import Fault, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding, task_finding
 from starpullm.probe.places import Frame, frames_of, read_lines
 from starpullm.probe.program_tasks import TaskFlow
 
@@ -56,17 +56,14 @@ def protections(flow: TaskFlow) -> int:
 
 
 def _finding(schedule: str, flow: TaskFlow, task: int, handle: int, access: _LoggedAccess) -> ProgramFinding:
-    does = "writes" if access.is_write else "reads"
-    text = f"{flow.name(task)} {does} {flow.element_name(handle, access.element)} of {flow.handle_name(handle)}"
     kind = Fault.UNDECLARED_WRITE if access.is_write else Fault.UNDECLARED_READ
-    text += ", which it declares to read only" if access.is_declared else ", which it doesn't declare"
-    if access.is_declared:
-        kind = Fault.READ_WRITTEN
-    place = _place(access.frames)
-    codelet = flow.log.names[int(flow.codelet[task])]
-    rank = int(flow.log.header["rank"])
-    sentence = f"{text}, {place}" if place else text
-    return ProgramFinding(kind, schedule, sentence, task, codelet, handle, rank=rank, element=access.element)
+    kind = Fault.READ_WRITTEN if access.is_declared else kind
+    declares = "it declares to read only" if access.is_declared else "it doesn't declare"
+    place = _place(access.frames) or "at an instruction whose place isn't known"
+    sentence = f"{'writes' if access.is_write else 'reads'} data that {declares}"
+    evidence = {"handle": flow.handle_text(handle), flow.element_name(handle, access.element): place}
+    finding = task_finding(kind, schedule, flow, task, sentence, **evidence)
+    return replace(finding, handle=handle, element=access.element)
 
 
 def _place(frames: Sequence[Frame]) -> str:

@@ -110,7 +110,7 @@ def check_cost(now: GraphCost, baseline: GraphCost) -> Result:
         compared=len(names),
         unit="numbers",
         measured=grown,
-        findings=(Finding(sentence, changes),) if changes else (),
+        findings=(Finding("changed numbers", changes),) if changes else (),
         count=grown,
         facts={"now": now, "baseline": baseline},
     )

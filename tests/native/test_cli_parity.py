@@ -129,14 +129,16 @@ def test_parity_with_other_bits(tmp_path: Path) -> None:
     run = run_cli("parity", record, *options, environment=TWO_CORES).check(1)
     assert [test["outcome"] for test in read_report(tmp_path / "report.json")["tests"]] == ["failed"]
     lines = run.stdout.splitlines()
-    assert "(888 in 1,080 tensors): step 0, grads/lnfw; " in lines[0]
-    assert lines[1:3] == ["  differ: 35 of 40 elements (40,) (87.5 %)", "  first element: 0, [0]"]
-    assert re.fullmatch(r"  expected: 0x3a21a03f \(0\.000616\d+\)", lines[3])
-    assert re.fullmatch(r"  found: 0x3a21a03b \(0\.000616\d+\), 4 ULP off", lines[4])
-    assert lines[5].startswith("  elements by ULPs off: 1: 14, 2 to 3: 13, 4 to 7: 4, ")
-    assert lines[6] == "  expected values: from the plain sequential model, which has the record's digest"
-    assert re.fullmatch(r"  written last by: gradient_add \(step 0, sub-batch 0\) on worker [01] of rank 0", lines[7])
-    assert lines[8] == "  step 0, grads/lnfb"
+    assert "(888 in 1,080 tensors); " in lines[0]
+    assert lines[1] == "  differs  step 0, grads/lnfw  other bits"
+    evidence = dict(re.split(" {2,}", line.strip()) for line in lines[2:10])
+    assert (evidence["differ"], evidence["first element"]) == ("35 of 40 elements (40,) (87.5 %)", "0, [0]")
+    assert re.fullmatch(r"0x3a21a03f \(0\.000616\d+\)", evidence["expected"])
+    assert re.fullmatch(r"0x3a21a03b \(0\.000616\d+\), 4 ULP off", evidence["found"])
+    assert evidence["elements by ULPs off"].startswith("1: 14, 2 to 3: 13, 4 to 7: 4, ")
+    assert evidence["expected values"] == "from the plain sequential model, which has the record's digest"
+    assert re.fullmatch(r"gradient_add \(step 0, sub-batch 0\) on worker [01] of rank 0", evidence["written last by"])
+    assert lines[10] == "  differs  step 0, grads/lnfb  other bits"
     assert lines[-2].endswith("more lines")
 
 

@@ -42,12 +42,13 @@ def test_differing_bits_name_the_first_tensor_in_execution_order(
         [
             "parity *1x1 lws *1 passed, 1 failed*",
             "*FAILURES*",
-            "parity of tampered-1-ordered on 1x1 lws: failed: tensors have other bits than llm.c's (2 in 570 tensors): "
-            "step 1, activations/atty[[]0[]]; 3 steps against golden record",
-            "  expected digest: 00000000000000000000000000000000",
-            "  expected values: the record has a digest only, and the plain model has another one",
-            "  written last by: attention_forward (step 1, sub-batch 0, layer 0) on worker 0 of rank 0",
-            "  step 1, grads/fcw[[]1[]]",
+            "parity of tampered-1-ordered on 1x1 lws: failed: tensors have other bits than llm.c's (2 in 570 tensors); 3 "
+            "steps against golden record",
+            "  differs  step 1, activations/atty[[]0[]]  other bits",
+            "    expected digest  00000000000000000000000000000000",
+            "    expected values  the record has a digest only, and the plain model has another one",
+            "    written last by  attention_forward (step 1, sub-batch 0, layer 0) on worker 0 of rank 0",
+            "  differs  step 1, grads/fcw[[]1[]]  other bits",
         ]
     )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -85,14 +86,14 @@ def test_a_failure_tells_the_runtime_from_a_kernel(
 ) -> None:
     options = ("--starpullm-sub-batches", "1", "--starpullm-records")
     result = run(*PARITY, *options, str(tampered), partition="2x1")
-    result.stdout.fnmatch_lines(["  again on 1x1, in one process: fails too: suspect a kernel"])
+    result.stdout.fnmatch_lines(["    again on 1x1, in one process  fails too: suspect a kernel"])
     library = tmp_path / "leaves_out.so"
     compile_c(_LEAVES_OUT, library, ["-shared", "-fPIC", *starpu_flags()])
     monkeypatch.setenv("LD_PRELOAD", str(library))
     result = run(*PARITY, *options, "tiny", partition="2x1")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*step 0, activations/fch_gelu*", "  again on 1x1, in one process: passes: suspect the runtime"]
+        ["*step 0, activations/fch_gelu*", "    again on 1x1, in one process  passes: suspect the runtime"]
     )
 
 

@@ -28,12 +28,11 @@ def test_a_task_that_lies_is_named(compiled: Compile) -> None:
 def test_a_sparse_matrix_that_is_read_though_declared_written(compiled: Compile) -> None:
     """The program notices that its result is wrong and goes on otherwise; the probe says which task made it so."""
     result = probe([str(compiled("sparse"))], runs=1, workers=2)
-    assert [(finding.kind, finding.codelet) for finding in result.findings] == [
-        (Fault.POISONED_ENDING, ""),
-        (Fault.WRITTEN_READ, "add_values"),
-    ]
-    assert "ended with exit status 1" in result.findings[0].sentence
-    assert "declares to write handle 0 " in result.findings[1].sentence
+    (finding,) = result.findings
+    assert (finding.kind, finding.codelet, finding.handle) == (Fault.WRITTEN_READ, "add_values", 0)
+    assert finding.effect is not None
+    assert finding.effect.kind is Fault.POISONED_ENDING
+    assert "ended with exit status 1" in finding.evidence["effect"]
 
 
 def test_a_pack_method_that_aborts_leaves_its_handles_unseen(compiled: Compile) -> None:

@@ -22,7 +22,7 @@ BLOCKS = 8  # of heat.c
 def minimised(result: ProbeResult) -> tuple[ProgramFinding, int, int]:
     """Return the first finding about results, the task that waits, and the one for which."""
     finding = next(one for one in result.findings if one.kind in MINIMISED)
-    words = re.fullmatch(r"reference schedule, task (\d+) waits for task (\d+)", finding.again)
+    words = re.fullmatch(r"reference schedule, task (\d+) waits for task (\d+)", finding.schedule)
     assert words is not None, result.lines()
     return finding, int(words[1]), int(words[2])
 
@@ -35,14 +35,14 @@ def test_a_pair_of_tasks_shares_what_they_do_not_declare(compiled: Compile) -> N
     (step, block), (other_step, other_block) = divmod(held, BLOCKS), divmod(until, BLOCKS)
     assert abs(step - other_step) == 1, finding
     assert (block - other_block) % BLOCKS in (1, BLOCKS - 1), finding
-    assert f"in the reference schedule update (task {held}) waits for update (task {until})" in finding.sentence
-    assert "run again, element " in finding.sentence
+    assert f" if update (task {held}) waits for update (task {until}); found in " in finding.evidence["evidence"]
+    assert f" in the reference schedule, {finding.found} here; " in finding.evidence[f"element {finding.element}"]
     assert finding.suspects == ()
-    (printed,) = result.replays
-    assert shlex.quote(finding.again) in printed
+    printed = finding.evidence["again"]
+    assert shlex.quote(finding.schedule) in printed
     assert CliRunner().invoke(main, shlex.split(printed)[1:]).exit_code == 0
-    again = schedule_of(finding.again)
-    assert (again.name, again.held, again.until) == (finding.again, (held,), until)
+    again = schedule_of(finding.schedule)
+    assert (again.name, again.held, again.until) == (finding.schedule, (held,), until)
 
 
 def test_the_task_that_overwrites_may_be_one_of_the_pair(scenarios: Path) -> None:

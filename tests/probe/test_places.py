@@ -19,17 +19,18 @@ def test_a_finding_says_where_its_task_and_its_handle_come_from(compiled: Compil
     result = probe([str(compiled("places"))], runs=1, keep=logs)
     finding, of_part = result.findings
     assert (finding.kind, finding.task) == (Fault.READ_WRITTEN, 200), result.lines()
-    assert "changed its contents" in finding.sentence
-    assert "handle 1 at (4, 1) (64 elements of 8 bytes)" in finding.sentence
-    places = (
-        f"submitted in insert (places.c:{line_of('submission')}), called in submit_all (places.c:"
-        f"{line_of('its caller')}); handle 1 is its access 1, registered in tile (places.c:{line_of('registration')}), "
-        f"called in main (places.c:{line_of('second tile')})"
+    assert finding.where.endswith(f" (task 200), places.c:{line_of('submission')}")
+    assert finding.sentence == "changes data that it declares to read only"
+    assert finding.evidence["handle"] == (
+        f"1 at (4, 1): 64 × 8 bytes, access 1, registered in tile (places.c:{line_of('registration')}), called in main "
+        f"(places.c:{line_of('second tile')})"
     )
-    assert finding.places == places
-    assert f"  {places}" in list(result.details())
+    submitted = f"in insert (places.c:{line_of('submission')}), called in submit_all (places.c:{line_of('its caller')})"
+    assert finding.evidence["submitted"] == submitted
+    assert f"  submitted  {submitted}" in list(result.details())
     part = f"a part, from element 128 on, of the one registered in submit_parts (places.c:{line_of('the whole')})"
-    assert f"; handle 3 is its access 1, {part}" in of_part.places
+    assert of_part.evidence["handle"].startswith("3: ")
+    assert f", access 1, {part}" in of_part.evidence["handle"]
     # Three of registrations, four of submissions.
     (stacks,) = (logs / "reference-schedule").glob("probe-*/stacks")
     assert len(stacks.read_text("utf-8").splitlines()) == 7

@@ -34,7 +34,9 @@ def test_the_access_that_is_read_is_named(poison: Path, name: str, kind: Fault, 
     result = probe([str(poison), name], runs=1)
     assert result.outcome is Outcome.FAILED, result.lines()
     assert [(finding.kind, finding.codelet) for finding in result.findings] == [(kind, codelet)], result.lines()
-    assert f"handle {access} is its access {access}, " in result.findings[0].places
+    handle = result.findings[0].evidence["handle"]
+    assert handle.startswith(f"{access}: ")
+    assert f", access {access}, " in handle
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_the_rank_whose_task_lies_is_named(ranks: list[str]) -> None:
     assert [(finding.kind, finding.codelet, finding.rank) for finding in result.findings] == [
         (Fault.OUTPUT_DIFFERS, "share", 1)
     ], result.lines()
-    assert "[rank 1, seed " in str(result.findings[0])
+    assert " of rank 1, ranks.c:" in result.findings[0].where
     assert result.different > result.findings[0].count
 
 
@@ -70,5 +70,7 @@ def test_a_rank_that_dies_is_named(ranks: list[str], name: str, ending: str) -> 
 
 def test_a_rank_that_hangs_is_named(ranks: list[str]) -> None:
     """The other one waits for what it is to send."""
-    sentence = probe(ranks, "hangs", time_limit=3).findings[0].sentence
-    assert "had not ended after 3 s: rank 0 was running no task, rank 1 was running never_end (task 12)" in sentence
+    (finding,) = probe(ranks, "hangs", time_limit=3).findings
+    assert "had not ended after 3 s: rank 0 was running no task, rank 1 was running never_end (task 12)" in (
+        finding.sentence
+    )

@@ -27,8 +27,7 @@ def test_the_words_of_schedules() -> None:
 def test_the_command_that_a_probe_prints(scenarios: Path, tmp_path: Path) -> None:
     """It runs the schedule of the first finding, behind a wrapper that sees the variables of that schedule."""
     result = probe_program([str(scenarios), "writes_what_it_reads"], runs=1, workers=2, keep=tmp_path / "logs")
-    (printed,) = result.replays
-    arguments = shlex.split(printed)[1:]
+    arguments = shlex.split(result.findings[0].evidence["again"])[1:]
     assert arguments[:5] == ["probe", "--workers", "2", "--replay", result.findings[0].schedule]
     wrapper = tmp_path / "wrapper"
     wrapper.write_text('#!/bin/sh\nenv >"$1"; shift; exec "$@"\n')

@@ -61,8 +61,10 @@ def test_a_tolerance_bounds_a_free_order(scenarios: Path) -> None:
     assert cancels.outcome is Outcome.FAILED, cancels.lines()
     (finding,) = cancels.findings
     assert (finding.kind, finding.codelet, finding.task, finding.element) == (Fault.BEYOND_TOLERANCE, "add", 12, 0)
-    assert f"add (task 12) found {finding.found} in handle 6" in finding.sentence
-    assert f"expected {finding.expected} as in the reference schedule" in finding.sentence
+    assert finding.sentence == "finds numbers that differ by more than 8 ULP because of a free order"
+    numbers = f"{finding.expected} in the reference schedule, {finding.found} here"
+    assert finding.evidence["element 0"].startswith(numbers)
+    assert finding.evidence["handle"].startswith("6: ")
 
 
 @pytest.mark.parametrize("name", ["cancels", "redux"])
@@ -81,8 +83,8 @@ def test_an_ordered_reduction_hides_no_undeclared_read(scenarios: Path) -> None:
     ordered = probe(scenarios, "reduces_undeclared", runs=3, sums="ordered")
     (finding,) = ordered.findings
     assert (finding.kind, finding.codelet) == (Fault.INPUT_FROM_OUTSIDE, "add"), ordered.lines()
-    assert "one of them reads or shares something that it doesn't declare" in finding.sentence
-    assert ordered.replays[0].startswith("starpullm probe --workers 4 --sums ordered --replay ")
+    assert finding.evidence["evidence"].endswith("equal inputs: one of them reads data that it doesn't declare")
+    assert finding.evidence["again"].startswith("starpullm probe --workers 4 --sums ordered --replay ")
 
 
 LIES = {
@@ -104,11 +106,11 @@ def test_the_task_that_lies_is_named(scenarios: Path, name: str) -> None:
     assert result.findings[0].codelet == codelet
     assert result.findings[0].task >= task
     if name == "declares_its_input_as_written":
-        assert "declares to write handle 1 " in result.findings[0].sentence
-    assert result.findings[0].sentence.startswith(f"{codelet} (task ")
+        assert result.findings[0].evidence["handle"].startswith("1: ")
+    assert result.findings[0].where.startswith(f"{codelet} (task ")
     if name == "shares_undeclared":
         assert result.findings[0].element == 0
-        assert "run again, element 0 is the first that differs: 0x" in result.findings[0].sentence
+        assert result.findings[0].evidence["element 0"].startswith("0x")
     assert result.tolerated == 0
 
 
@@ -119,10 +121,8 @@ def test_an_undeclared_write_is_found_between_two_tasks(scenarios: Path) -> None
     assert (first.kind, first.schedule) == (Fault.CHANGED_BETWEEN, "reference schedule"), result.lines()
     # On a busy machine the first tasks may end before smooth (task 7) is submitted. Then the application may have
     # changed the data in between, and the change isn't judged; a later one is.
-    assert re.match(
-        r"handle 1 \(64 elements of 8 bytes\) had other contents when smooth \(task (7|9|11|13)\) started",
-        first.sentence,
-    )
+    assert re.match(r"smooth \(task (7|9|11|13)\), ", first.where)
+    assert first.evidence["handle"].startswith("1: 64 × 8 bytes, ")
     assert any(suspect.startswith("write_neighbour (task ") for suspect in first.suspects)
 
 
@@ -130,7 +130,7 @@ def test_notes(scenarios: Path) -> None:
     """What no result depends on here is said, and isn't a fault."""
     left = probe(scenarios, "leaves_what_it_writes")
     assert [(note.kind, note.codelet) for note in left.notes] == [(Fault.LEFT_UNWRITTEN, "copy_half")]
-    assert "left 256 of its 512 bytes as they were" in left.notes[0].sentence
+    assert "leaves 256 of the 512 bytes as they were" in left.notes[0].sentence
     needless = probe(scenarios, "needless_update")
     assert needless.outcome is Outcome.PASSED
     assert {(note.kind, note.codelet) for note in needless.notes} == {(Fault.NEVER_CHANGED, "touch")}

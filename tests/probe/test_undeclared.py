@@ -59,52 +59,56 @@ def test_a_run_that_takes_longer_because_it_is_watched(compiled: Compile, monkey
         (
             "reads",
             Fault.UNDECLARED_READ,
-            "read_other (task 16) reads element 1000 of handle 2 (2000 elements of 8 bytes), which it doesn't declare, "
-            "in read_other (undeclared.c:{})",
+            ("read_other (task 16)", "2: 2000 × 8 bytes, registered in ", "element 1000", "in read_other"),
             "line of the read",
         ),
         (
             "writes",
             Fault.UNDECLARED_WRITE,
-            "write_other (task 16) writes element 1001 of handle 2 (2000 elements of 8 bytes), which it doesn't "
-            "declare, in write_other (undeclared.c:{})",
+            ("write_other (task 16)", "2: 2000 × 8 bytes, ", "element 1001", "in write_other"),
             "line of the write",
         ),
         (
             "reads_tile",
             Fault.UNDECLARED_READ,
-            "read_tile (task 4) reads element 11264 (0, 44) of handle 3 (256×256 elements of 8 bytes), which it "
-            "doesn't declare, in read_tile (undeclared.c:{})",
+            ("read_tile (task 4)", "3: 256 × 256 × 8 bytes, ", "element 11264 (0, 44)", "in read_tile"),
             "line of the tile",
         ),
-        ("copies", Fault.UNDECLARED_READ, "in copy_other (undeclared.c:{})", "line of the copy"),
+        ("copies", Fault.UNDECLARED_READ, ("", "", "element ", "in copy_other"), "line of the copy"),
         (
             "writes_back",
             Fault.READ_WRITTEN,
-            "write_back (task 4) writes element 999 of handle 1 (2000 elements of 8 bytes), which it declares to read "
-            "only, in write_back (undeclared.c:{})",
+            ("write_back (task 4)", "1: 2000 × 8 bytes, ", "element 999", "in write_back"),
             "line of the update",
         ),
         (
             "temporaries",
             Fault.UNDECLARED_READ,
-            "read_kept (task 1) reads element 0 of handle 0 (8 bytes), which it doesn't declare, "
-            "in read_kept (undeclared.c:{})",
+            ("read_kept (task 1)", "0: 8 bytes, ", "element 0", "in read_kept"),
             "line of the kept address",
         ),
         (
             "has_a_handler",
             Fault.UNDECLARED_READ,
-            "in touch_own_page (undeclared.c:{})",
+            ("", "", "element ", "in touch_own_page"),
             "line of the read behind the program's handler",
         ),
     ],
 )
-def test_the_access_is_named(compiled: Compile, name: str, kind: Fault, words: str, line: str) -> None:
+def test_the_access_is_named(
+    compiled: Compile, name: str, kind: Fault, words: tuple[str, str, str, str], line: str
+) -> None:
     result = probe(compiled, name)
     named = [finding for finding in result.findings if finding.schedule == "reference schedule, watched"]
     assert [finding.kind for finding in named] == [kind], result.lines()
-    assert words.format(line_of(line)) in named[0].sentence
+    does = "writes" if "writes" in name else "reads"
+    declares = "it declares to read only" if kind is Fault.READ_WRITTEN else "it doesn't declare"
+    assert named[0].sentence == f"{does} data that {declares}"
+    task, handle, element, function = words
+    assert named[0].where.startswith(task)
+    assert named[0].evidence["handle"].startswith(handle)
+    (label,) = (label for label in named[0].evidence if label.startswith(element))
+    assert named[0].evidence[label] == f"{function} (undeclared.c:{line_of(line)})"
 
 
 def test_nothing_is_claimed_of_what_was_not_watched(compiled: Compile) -> None:
@@ -126,4 +130,4 @@ def test_a_system_call_that_fails_is_no_verdict(compiled: Compile) -> None:
     result = probe(compiled, "calls_the_system")
     assert not any(finding.kind is Fault.ENDING for finding in result.findings)
     (note,) = (note for note in result.notes if note.kind is Fault.NOT_CHECKED)
-    assert "the program ended with exit status 4, perhaps because a system call" in note.sentence
+    assert "the program ended with exit status 4, perhaps by a system call" in note.sentence

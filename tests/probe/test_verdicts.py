@@ -49,29 +49,37 @@ def test_no_false_alarm(verdicts: Path, name: str, runs: int, noted: str) -> Non
             1,
             Fault.PARTLY_WRITTEN,
             "fill_half",
-            "fill_half (task 6) declares to write handle 0 (64 elements of 8 bytes), and left 256 of its 512 bytes as "
-            "they were; sum (task 8) uses that",
+            "leaves 256 of the 512 bytes as they were that it declares to write: 0: 64 × 8 bytes, access 0, "
+            "sum (task 8) uses that",
         ),
         (
             "leavings_are_handed_on",
             1,
             Fault.PARTLY_WRITTEN,
             "fill_half",
-            "fill_half (task 7) declares to write handle 1 ",
+            "fill_half (task 7), ",
         ),
-        ("reduces_what_it_writes", 1, Fault.WRITTEN_READ, "add_sum", "add_sum (task 8) declares to write handle 2 "),
+        ("reduces_what_it_writes", 1, Fault.WRITTEN_READ, "add_sum", "what it declares to overwrite: 2: "),
         ("what_the_application_wrote_is_left", 1, Fault.NOT_WRITTEN, "touch", ""),
         ("temporaries", 1, Fault.PARTLY_WRITTEN, "fill_half", ""),
         ("undeclared_beside_a_sum", 3, Fault.OUTPUT_DIFFERS, "read_neighbour", ""),
-        ("scratch_that_lasts", 1, Fault.SCRATCH_READ, "share_scratch", " as scratch memory; "),
-        ("written_without_waiting", 1, Fault.INPUT_FROM_OUTSIDE, "smooth", "smooth (task 1) found "),
+        (
+            "scratch_that_lasts",
+            1,
+            Fault.SCRATCH_READ,
+            "share_scratch",
+            "reads scratch memory that it has not written: ",
+        ),
+        ("written_without_waiting", 1, Fault.INPUT_FROM_OUTSIDE, "smooth", "smooth (task 1), "),
     ],
 )
 def test_no_wrong_same(verdicts: Path, name: str, runs: int, kind: Fault, codelet: str, words: str) -> None:
     result = probe([str(verdicts), name], runs=runs)
     assert result.outcome is Outcome.FAILED, result.lines()
     assert [(finding.kind, finding.codelet) for finding in result.findings] == [(kind, codelet)]
-    assert words in result.findings[0].sentence
+    finding = result.findings[0]
+    parts = (finding.evidence["handle"].partition(", registered")[0], finding.evidence["evidence"])
+    assert words in f"{finding.where}, {finding.sentence}: {', '.join(parts)}"
     assert result.is_only_untrue is kind.is_declaration
 
 
@@ -91,7 +99,7 @@ def test_what_is_intended_is_no_fault(verdicts: Path, tmp_path: Path) -> None:
     run = CliRunner().invoke(main, command)
     assert run.exit_code == 0, run.output
     assert "declares, but for what is intended\n" in run.output
-    assert "  intended: declared written, but not all of it was: " in run.output
+    assert "  intended: declared written, but not all of it was  fill_half (task 6)  leaves 256 " in run.output
     assert ": a flag\n" in run.output
     assert "  intended, but not found: declared written, but not all of it was, other: a flag\n" in run.output
     file.write_text(entry.format("other"))
@@ -103,7 +111,7 @@ def test_what_is_intended_is_no_fault(verdicts: Path, tmp_path: Path) -> None:
 def test_what_the_application_reads_at_the_end_is_bounded(verdicts: Path) -> None:
     result = probe([str(verdicts), "sum_that_the_application_reads"], runs=3, tolerance="8ulp")
     assert [finding.kind for finding in result.findings] == [Fault.BEYOND_TOLERANCE], result.lines()
-    assert "the application at the end found" in result.findings[0].sentence
+    assert result.findings[0].where == "the application at the end"
 
 
 def test_codelets_without_names_are_told_apart(verdicts: Path) -> None:
@@ -114,10 +122,11 @@ def test_codelets_without_names_are_told_apart(verdicts: Path) -> None:
 
 def test_disturbed_schedules_run_also_if_poison_makes_the_program_fail(verdicts: Path) -> None:
     result = probe([str(verdicts), "fails_with_poison"], runs=3)
-    kinds = [(finding.kind, finding.codelet) for finding in result.findings]
-    assert (Fault.POISONED_ENDING, "") in kinds
-    assert (Fault.WRITTEN_READ, "update_half") in kinds
-    assert (Fault.OUTPUT_DIFFERS, "read_neighbour") in kinds
+    first, second = result.findings
+    assert (first.kind, first.codelet) == (Fault.WRITTEN_READ, "update_half")
+    assert first.effect is not None
+    assert first.effect.kind is Fault.POISONED_ENDING
+    assert (second.kind, second.codelet) == (Fault.OUTPUT_DIFFERS, "read_neighbour")
     without = probe([str(verdicts), "fails_with_poison"], runs=3, poison=False)
     assert [finding.kind for finding in without.findings] == [Fault.OUTPUT_DIFFERS]
     assert without.runs == result.runs - 2

@@ -71,12 +71,10 @@ def test_every_kind_fails_its_own_check_alone(kind: FindingKind) -> None:
     failed = [check for check, result in results.items() if result.outcome is Outcome.FAILED]
     assert failed == [check_accesses if kind in AUDIT else check_poison]
     (finding,) = results[failed[0]].findings
-    sentence = finding.sentence
-    assert sentence.startswith("attention_forward (step 2, sub-batch 1, layer 3) ")
-    assert "activations/qkv[3]#1" in sentence
-    happened = kind not in (FindingKind.READ_NEVER_HAPPENED, FindingKind.WRITE_NEVER_HAPPENED)
-    assert ("4096" in sentence) == happened
-    assert ("2 pages" in sentence or "2 elements" in sentence) == happened
+    assert finding.kind.replace(" ", "_").upper() == kind.name
+    assert finding.where == "attention_forward (step 2, sub-batch 1, layer 3)"
+    assert finding.evidence["handle"] == "activations/qkv[3]#1"
+    assert finding.evidence["evidence"] == f"2 {'pages' if kind in AUDIT else 'elements'}, first at byte 4096"
     json.dumps(results[failed[0]].as_json())
 
 
@@ -97,9 +95,9 @@ def test_the_encoder_need_not_add_to_a_tile(kind: FindingKind, operation: str, g
 
 def test_who_is_no_task_is_named_so() -> None:
     result = check_accesses(two_tasks(), [found(FindingKind.UNDECLARED_WRITE, task=None)], LOOKED)
-    assert result.findings[0].sentence.startswith("not a task wrote activations/qkv[3]#1")
+    assert str(result.findings[0]) == "undeclared write  not a task  writes data that it doesn't declare"
     assert result.facts["by_operation"] == {"not a task": 1}
-    assert len(result.lines()) == 1  # findings that are all listed are not summed up
+    assert len(result.lines()) == 4  # findings that are all listed are not summed up
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_first_difference() -> None:
     assert (difference.expected, difference.found) == (1.0, 1.0 + 2**-23)
     assert difference.ulps == 1
     assert difference.ulp_counts == ((1, 1, 1), (2**22, 2**23 - 1, 1))
-    assert difference.rows() == {
+    assert difference.evidence() == {
         "differ": "2 of 24 elements (2, 3, 4) (8.33 %)",
         "first element": "14, [1, 0, 2]",
         "expected": "0x3f800000 (1.0)",
@@ -68,14 +68,17 @@ def test_nans_are_counted_apart() -> None:
     assert difference.ulps is None
     # The largest finite number is next to infinity.
     assert difference.ulp_counts == ((1, 1, 1),)
-    assert (difference.rows()["expected"], difference.rows()["found"]) == ("0x7fc00000 (nan)", "0x7fc00001 (nan)")
+    assert (difference.evidence()["expected"], difference.evidence()["found"]) == (
+        "0x7fc00000 (nan)",
+        "0x7fc00001 (nan)",
+    )
     assert difference.facts() == {"ulps_of_first": "NaN", "ulps_at_most": 1}
 
 
 def test_a_single_value_has_no_position() -> None:
     difference = compare_bits(np.array(4, np.float32), np.array(-4, np.float32))
     assert difference is not None
-    assert difference.rows() == {"expected": "0x40800000 (4.0)", "found": "0xc0800000 (-4.0), 2164260864 ULP off"}
+    assert difference.evidence() == {"expected": "0x40800000 (4.0)", "found": "0xc0800000 (-4.0), 2164260864 ULP off"}
     assert bits_of(np.float32(4)) == "40800000"
 
 
@@ -93,7 +96,7 @@ def test_neither_order_nor_other_types_are_mixed_up() -> None:
 def test_binary64() -> None:
     difference = compare_bits(np.array([1.0, -1.0, 0.0]), np.array([1.0 + 2**-52, 1.0, -0.0]))
     assert difference is not None
-    assert difference.rows() == {
+    assert difference.evidence() == {
         "differ": "3 of 3 elements (3,) (100 %)",
         "first element": "0, [0]",
         "expected": "0x3ff0000000000000 (1.0)",

@@ -13,7 +13,7 @@ ONE = RuntimeConfiguration("2x1", "random")
 
 
 def report(outcome: Outcome, sentence: str = "3 sums") -> Result:
-    findings = (Finding("first", {"expected": "1"}), Finding("second"))
+    findings = (Finding("first", {"expected": "1", "found": "2"}, "sum 3", "differs"), Finding("second"))
     return Result(
         check="sums",
         outcome=outcome,
@@ -30,8 +30,13 @@ def report(outcome: Outcome, sentence: str = "3 sums") -> Result:
 def test_the_lines_of_a_result() -> None:
     made = report(Outcome.FAILED)
     assert made.lines() == [
-        "sums of tiny on 2x1 lws: failed: 3 sums", "  expected: 1", "  second", "  … and 1 more"
-    ]  # fmt: skip
+        "sums of tiny on 2x1 lws: failed: 3 sums",
+        "  differs  sum 3  first",
+        "    expected  1",
+        "    found     2",
+        "  second",
+        "  … and 1 more",
+    ]
     assert json.loads(json.dumps(made.as_json()))["lines"] == made.lines()
 
 

@@ -98,9 +98,9 @@ def test_what_is_wrong_is_found(
 ) -> None:
     case = cases[threads]
     _, findings = compare(case, changed_by(lambda a, thread: change({**a, "threads": threads}, thread)))
-    assert any(sentence in finding.sentence for finding in findings), findings
-    assert all(finding.sentence.startswith(f"mine, {case}: ") for finding in findings)
-    assert findings[0].sentence.startswith(
+    assert any(sentence in str(finding) for finding in findings), findings
+    assert all(finding.where == f"mine, {case}" for finding in findings)
+    assert str(findings[0]).startswith(
         f"mine, case {case.number} (count={size(case)}; {threads} thread{'s' if threads > 1 else ''}, "
     )
 
@@ -108,11 +108,11 @@ def test_what_is_wrong_is_found(
 def test_the_first_element_that_differs_is_described(cases: dict[int, KernelCase]) -> None:
     case = cases[1]
     _, [finding] = compare(case, changed_by(lambda a, thread: flip(a["out"], 5)))
-    assert finding.sentence.endswith(": out has other bits")
-    assert finding.rows["first element"] == "5, [5]"
-    assert finding.rows["differ"].startswith("1 of ")
+    assert finding.sentence == "out has other bits"
+    assert finding.evidence["first element"] == "5, [5]"
+    assert finding.evidence["differ"].startswith("1 of ")
     expected = np.float32(case.arguments["a"].array()[5] + case.arguments["b"].array()[5])
-    assert finding.rows["expected"] == f"0x{bits_of(expected)} ({expected!s})"
+    assert finding.evidence["expected"] == f"0x{bits_of(expected)} ({expected!s})"
 
 
 def test_an_element_that_no_thread_computes_is_found(cases: dict[int, KernelCase]) -> None:
@@ -122,7 +122,7 @@ def test_an_element_that_no_thread_computes_is_found(cases: dict[int, KernelCase
 
     case = cases[2]
     _, [finding] = compare(case, kernel)
-    assert finding.rows["first element"].startswith(f"{share(size(case), 0, 2).stop}, ")
+    assert finding.evidence["first element"].startswith(f"{share(size(case), 0, 2).stop}, ")
 
 
 def test_an_element_that_two_threads_compute_is_found(cases: dict[int, KernelCase]) -> None:
@@ -143,7 +143,7 @@ def test_a_thread_that_needs_what_another_computes_is_found(cases: dict[int, Ker
             arguments["out"][last + 1] += arguments["out"][last]
 
     _, [finding] = compare(cases[2], kernel)
-    assert finding.rows["elements by ULPs off"].endswith("NaNs: 1")  # it found garbage
+    assert finding.evidence["elements by ULPs off"].endswith("NaNs: 1")  # it found garbage
 
 
 def test_inputs_are_the_same_for_the_next_level_after_one_was_changed(cases: dict[int, KernelCase]) -> None:
@@ -189,4 +189,4 @@ def test_findings_are_described_the_first_with_its_bits(cases: dict[int, KernelC
 
     _, found = compare(cases[1], changed_by(change))
     assert [finding.sentence.rpartition(": ")[2].split()[0] for finding in found] == ["a", "out"]
-    assert (found[0].rows, "first element" in found[1].rows) == ({}, True)
+    assert (found[0].evidence, "first element" in found[1].evidence) == ({}, True)

@@ -107,15 +107,15 @@ def test_one_bit_of_a_gradient_fails_and_is_described(run: Run) -> None:
     result = run(at(0, ("grads", "fcw[1]", (3, 4))))
     assert (result.outcome, result.compared, result.measured) == (Outcome.FAILED, TENSORS, 1)
     [finding] = result.findings
-    assert (finding.sentence, result.facts["first"]) == ("step 0, grads/fcw[1]", "step 0, grads/fcw[1]")
+    assert (finding.where, result.facts["first"]) == ("step 0, grads/fcw[1]", "step 0, grads/fcw[1]")
     assert (result.facts["ulps_of_first"], result.facts["ulps_at_most"]) == (1, 1)
-    assert list(finding.rows) == [
+    assert list(finding.evidence) == [
         *("differ", "first element", "expected", "found", "elements by ULPs off", "expected values", "written last by")
     ]
-    assert finding.rows["first element"] == "52, [3, 4]"
-    assert finding.rows["found"].endswith(", 1 ULP off")
-    assert finding.rows["expected values"] == "from the plain sequential model, which has the record's digest"
-    assert finding.rows["written last by"] == "write (step 0) on worker 3 of rank 0"
+    assert finding.evidence["first element"] == "52, [3, 4]"
+    assert finding.evidence["found"].endswith(", 1 ULP off")
+    assert finding.evidence["expected values"] == "from the plain sequential model, which has the record's digest"
+    assert finding.evidence["written last by"] == "write (step 0) on worker 3 of rank 0"
 
 
 def test_causes_come_before_effects() -> None:
@@ -143,17 +143,17 @@ def test_causes_come_before_effects() -> None:
 def test_differences_are_in_the_order_of_execution(run: Run) -> None:
     places = [("params", "wpe", (0, 0)), ("activations", "qkv[1]", (1, 7, 3)), ("activations", "logits", (0, 0, 0))]
     result = run(at(0, *places), sub_batches=2)
-    steps = [finding.sentence for finding in result.findings]
+    steps = [finding.where for finding in result.findings]
     assert steps[:3] == ["step 0, activations/qkv[1]", "step 0, activations/logits", "step 0, params/wpe"]
     assert steps[3] == "step 1, activations/encoded"  # trained with the wrong parameter
     assert (len(steps), result.lines()[-1]) == (20, f"  … and {result.count - 20} more")
-    assert "sub-batch 1" in result.findings[0].rows["written last by"]
+    assert "sub-batch 1" in result.findings[0].evidence["written last by"]
 
 
 @pytest.mark.parametrize(("index", "part"), [((0, 7, 3), 0), ((1, 0, 0), 1)])
 def test_of_an_activation_the_part_that_differs_has_a_writer(run: Run, index: tuple[int, ...], part: int) -> None:
     [first, *_] = run(at(0, ("activation_grads", "qkv[0]", index)), sub_batches=2).findings
-    assert re.findall("sub-batch (.)", first.rows["written last by"]) == [str(part)]
+    assert re.findall("sub-batch (.)", first.evidence["written last by"]) == [str(part)]
 
 
 @pytest.mark.parametrize("sequence", [0, 1])
@@ -165,7 +165,7 @@ def test_of_sub_batches_that_share_activations_the_last_are_compared(run: Run, s
     assert result.measured == (2 if sequence == 1 else 0)
     assert "activations of the last 1 of 2 sub-batches" in result.lines()[0]
     if sequence == 1:
-        assert result.findings[0].rows["first element"].endswith("[1, 7, 3]")
+        assert result.findings[0].evidence["first element"].endswith("[1, 7, 3]")
 
 
 def test_a_wrong_loss_fails_beside_right_tensors(run: Run) -> None:
@@ -175,9 +175,9 @@ def test_a_wrong_loss_fails_beside_right_tensors(run: Run) -> None:
 
     result = run(fault)
     [finding] = result.findings
-    assert (finding.sentence, result.facts["ulps_of_first"]) == ("step 1, loss/mean_loss", 1)
-    assert finding.rows["expected values"] == "the record's"
-    assert finding.rows["written last by"].startswith("write (step 1)")
+    assert (finding.where, result.facts["ulps_of_first"]) == ("step 1, loss/mean_loss", 1)
+    assert finding.evidence["expected values"] == "the record's"
+    assert finding.evidence["written last by"].startswith("write (step 1)")
 
 
 def test_a_reference_that_is_named_is_asked(run: Run, strict: tuple[GoldenRecord, Path]) -> None:
@@ -193,14 +193,14 @@ def test_a_reference_that_is_named_is_asked(run: Run, strict: tuple[GoldenRecord
     result = run(at(1, ("v", "lnfb", (2,))), reference=Other(*strict))
     [finding] = result.findings
     assert (result.facts["reference"], asked) == ("another", [(1, "v", "lnfb")])
-    assert list(finding.rows) == ["expected digest", "found digest", "expected values", "written last by"]
-    assert finding.rows["expected values"] == "nowhere"
+    assert list(finding.evidence) == ["expected digest", "found digest", "expected values", "written last by"]
+    assert finding.evidence["expected values"] == "nowhere"
 
 
 def test_what_no_task_has_written_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = PlainTrainer._buffers
     monkeypatch.setattr(PlainTrainer, "_buffers", lambda self: (name for name in empty(self) if "fcw" not in name))
-    assert run(at(0, ("grads", "fcw[1]", (3, 4)))).lines()[-1] == "  written last by: no task of this step"
+    assert run(at(0, ("grads", "fcw[1]", (3, 4)))).lines()[-1] == "    written last by       no task of this step"
 
 
 def test_what_is_not_comparable_is_not_run(run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,10 @@ from .probe_logs import COMMUTE, REDUX, RW, R, Task, W, flow
 FILL = Task("fill", {0: W}, (1, 10, 20), after={0: 5})
 ADD = Task("add", {0: RW}, (2, 30, 40), before={0: 5}, after={0: 6})
 READ = Task("read", {0: R, 1: W}, (3, 50, 60), before={0: 6}, after={0: 6, 1: 9})
+
+
+def finding(kind: Fault, schedule: str = "seed 1", **members: Any) -> ProgramFinding:
+    return ProgramFinding(**{"sentence": "", **members}, kind=kind, schedule=schedule)
 
 
 def test_equal_runs(tmp_path: Path) -> None:
@@ -125,7 +130,10 @@ def test_updates_that_change_nothing(tmp_path: Path) -> None:
 def test_the_order_of_a_run(tmp_path: Path) -> None:
     early = replace(ADD, times=(2, 15, 40))
     (finding,) = broken_order("seed 1", flow(tmp_path / "a", FILL, early))
-    assert finding.sentence.startswith("add (task 1) started 5 ns before the end of fill (task 0)")
+    assert finding.lines() == [
+        "order  add (task 1)  starts before the end of fill (task 0), for which it has to wait",
+        "  evidence  5 ns before, although both use handle 0",
+    ]
     commuting = [replace(task, modes={0: RW | COMMUTE}) for task in (FILL, early)]
     assert list(broken_order("seed 1", flow(tmp_path / "b", *commuting))) == []
     assert list(broken_order("seed 1", flow(tmp_path / "c", FILL, ADD))) == []
@@ -149,7 +157,7 @@ def test_an_input_that_cannot_be_read_hides_no_difference(tmp_path: Path) -> Non
     one, two = flow(tmp_path / "a", read), flow(tmp_path / "b", replace(read, after={1: 10}))
     (finding,) = compare(one, two, "seed 1").findings
     assert finding.kind is Fault.INPUT_FROM_OUTSIDE
-    assert "one of its inputs can't be read" in finding.sentence
+    assert finding.evidence["evidence"] == "one of its inputs can't be read"
 
 
 RECEIVE = Task("use", {5: R, 6: W}, (2, 30, 40), before={5: 6}, after={5: 6, 6: 11})
@@ -225,28 +233,34 @@ def test_a_group_that_commutes_runs_in_any_order(tmp_path: Path) -> None:
     ("findings", "sentence"),
     [
         (
-            [ProgramFinding(Fault.ENDING, "seed 1", "the program was ended by SIGSEGV")],
+            [finding(Fault.ENDING, sentence="the program was ended by SIGSEGV")],
             "failed: the program was ended by SIG",
         ),
-        ([ProgramFinding(Fault.NOT_DETERMINISTIC, "again", "")], "not comparable: results change from run to run"),
-        ([ProgramFinding(Fault.OTHER_TASKS, "seed 1", "")], "not comparable: the program submits other tasks"),
         (
-            [ProgramFinding(Fault.READ_WRITTEN, "reference", "", codelet="add")],
+            [finding(Fault.NOT_DETERMINISTIC, "again")],
+            "not comparable: results change from run to run",
+        ),
+        (
+            [finding(Fault.OTHER_TASKS)],
+            "not comparable: the program submits other tasks",
+        ),
+        (
+            [finding(Fault.READ_WRITTEN, codelet="add")],
             "differs: tasks of 1 codelet do something else",
         ),
         (
-            [ProgramFinding(Fault.OTHER_TASKS, "reference schedule, again", "")],
+            [finding(Fault.OTHER_TASKS, "reference schedule, again")],
             "not comparable: the program submits other tasks from run to run in one and the same schedule",
         ),
         (
             [
-                ProgramFinding(Fault.CHANGING_INPUT, "again", ""),
-                ProgramFinding(Fault.READ_WRITTEN, "reference", "", codelet="add"),
+                finding(Fault.CHANGING_INPUT, "again"),
+                finding(Fault.READ_WRITTEN, codelet="add"),
             ],
             "differs: tasks of 1 codelet do something else than they declare; results change from run to run",
         ),
         (
-            [ProgramFinding(Fault.OUTPUT_DIFFERS, "seed 1", "")] * 2,
+            [finding(Fault.OUTPUT_DIFFERS)] * 2,
             "differs: results depend on the schedule (2 findings)",
         ),
     ],
@@ -270,9 +284,11 @@ def test_an_undeclared_access(tmp_path: Path) -> None:
         (kinds[1], 1, 1),
         (kinds[2], 2, 0),
     ]
-    assert found[0].sentence == (
-        "add (task 1) reads element 0 of handle 1 (8 bytes), which it doesn't declare, in update (heat+0x8)"
-    )
+    assert found[0].lines() == [
+        "undeclared read  add (task 1)  reads data that it doesn't declare",
+        "  handle     1: 8 bytes",
+        "  element 0  in update (heat+0x8)",
+    ]
 
 
 @pytest.mark.parametrize("line", ["1\t1", "1\t1\t0\tr\t0\t0x1\t0x2\tupdate", "a\t1\t0\tr\t0"])
@@ -290,9 +306,11 @@ def test_the_place_of_a_submission(tmp_path: Path) -> None:
         "\t0x1004\t0x1000\t\t/no/libstarpu-1.4.so.1\t0x2009\t0x2000\tinsert\t/no/libtiles.so\t0x3009\t0x3000\t\t/no/a"
     )
     (tmp_path / "a" / "stacks").write_text(f"1{frames}\n")
-    findings = [ProgramFinding(Fault.OUTPUT_DIFFERS, "seed 1", "", 1, codelet, 0) for codelet in ("add", "other")]
-    places = [finding.places for finding in with_places(findings, {-1: one})]
-    assert places == ["submitted in insert (libtiles.so+0x8); handle 0 is its access 0", ""]
+    of_handle = {"handle": "0: 8 bytes"}
+    findings = [finding(Fault.OUTPUT_DIFFERS, evidence=of_handle, task=1, codelet=name) for name in ("add", "other")]
+    of_add, of_other = with_places(findings, {-1: one})
+    assert of_add.evidence == {"handle": "0: 8 bytes", "submitted": "in insert (libtiles.so+0x8)"}
+    assert of_other == findings[1]
 
 
 @pytest.mark.parametrize("line", ["1\t0x1", "stack", "1\tx\t0x1\tf\ta"])

@@ -18,15 +18,15 @@ def test_findings_are_split(tmp_path: Path) -> None:
     path = tmp_path / "intended.toml"
     path.write_text(ENTRY.format("a") + ENTRY.format("b"))
     read, result = (
-        ProgramFinding(Fault.UNDECLARED_READ, "all", "reads", codelet="a"),
-        ProgramFinding(Fault.OUTPUT_DIFFERS, "1", "differs"),
+        ProgramFinding("reads", kind=Fault.UNDECLARED_READ, schedule="all", codelet="a"),
+        ProgramFinding("differs", kind=Fault.OUTPUT_DIFFERS, schedule="1"),
     )
-    others = [result, ProgramFinding(Fault.UNDECLARED_READ, "all", "reads", codelet="c")]
+    others = [result, ProgramFinding("reads", kind=Fault.UNDECLARED_READ, schedule="all", codelet="c")]
     entries = read_intended(path)
     assert entries[0] == Intended("undeclared read", "a", "the border is constant")
     left, excused, unused = split_intended([read, *others], entries)
     assert left == others
-    assert excused == ("undeclared read: reads [all]: the border is constant",)
+    assert excused == ("undeclared read  reads: the border is constant",)
     assert unused == ("undeclared read, b: the border is constant",)
 
 
@@ -41,8 +41,8 @@ def test_findings_are_split(tmp_path: Path) -> None:
         (ENTRY.replace("constant", "").replace("the border is ", " ").encode(), "reason: found ' ', expected a text"),
         (ENTRY.replace("read", "thing").encode(), 'entry 1: found "undeclared thing", expected one of '),
         (
-            ENTRY.replace("undeclared read", "output differs").encode(),
-            'entry 1: found "output differs", expected one of ',
+            ENTRY.replace("undeclared read", "differs").encode(),
+            'entry 1: found "differs", expected one of ',
         ),
         (b"\xff", "expected TOML"),
         (b"\x1f\x8b\x08", "expected text in TOML, found a gzip file"),

@@ -38,13 +38,13 @@ def test_difference_is_shown_with_its_bits() -> None:
     result = compare({"a": run(4, 6), "2x1 random, by seed 3": run(-0.0, NEAR)})
     assert (result.outcome, result.measured) == (Outcome.FAILED, 1)
     assert result.lines() == [
-        "perturbation: failed: delays change bits (1 in 2 tensors): x of 2x1 random, by seed 3, compared with a; 2 "
-        "runs",
-        "  differ: 2 of 2 elements (2,) (100 %)",
-        "  first element: 0, [0]",
-        "  expected: 0x40800000 (4.0)",
-        "  found: 0x80000000 (-0.0), 1082130432 ULP off",
-        "  elements by ULPs off: 1: 1, 1073741824 to 2147483647: 1; zeros of other sign: 0; NaNs: 0",
+        "perturbation: failed: delays change bits (1 in 2 tensors); 2 runs",
+        "  differs  x of 2x1 random, by seed 3  compared with a",
+        "    differ                2 of 2 elements (2,) (100 %)",
+        "    first element         0, [0]",
+        "    expected              0x40800000 (4.0)",
+        "    found                 0x80000000 (-0.0), 1082130432 ULP off",
+        "    elements by ULPs off  1: 1, 1073741824 to 2147483647: 1; zeros of other sign: 0; NaNs: 0",
     ]
     json.dumps(result.as_json(), allow_nan=False)
 

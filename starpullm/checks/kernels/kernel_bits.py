@@ -113,8 +113,8 @@ def compare_levels(
             continue
         report_phase(f"{case.kernel} at {level}, case {case.number}")
         for output, sentence, difference in _compare(function, case, plain, expected):
-            rows = {} if difference is None else difference.rows()
-            findings.append(Finding(f"{level}, {case}: {output}{sentence}", rows))
+            evidence = {} if difference is None else difference.evidence()
+            findings.append(Finding(f"{output}{sentence}", evidence, f"{level}, {case}"))
         compared += sum(buffer.end - buffer.begin for buffer in plain.values())
     return compared, findings
 
