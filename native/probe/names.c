@@ -61,17 +61,19 @@ uint32_t codelet_name(struct log *log, struct starpu_task *task)
     Dl_info found;
     if (!codelet)
         return name_index(log, NULL);
+    /* Of a task of StarPU's OpenMP runtime, the program's function lies behind the codelet. */
+    void *function = task->omp_task ? ((void *const *)(codelet + 1))[2] : (void *)codelet->cpu_funcs[0];
     if (codelet->name || model)
         return name_index(log, codelet->name ? codelet->name : model);
     if (codelet->cpu_funcs_name[0])
         return name_index(log, codelet->cpu_funcs_name[0]);
-    if (!codelet->cpu_funcs[0] || dladdr((void *)codelet->cpu_funcs[0], &found) == 0)
+    if (!codelet->cpu_funcs[0] || dladdr(function, &found) == 0)
         return name_index(log, NULL);
-    if (found.dli_saddr == (void *)codelet->cpu_funcs[0])
+    if (found.dli_saddr == function)
         return name_index(log, found.dli_sname);
     const char *file = strrchr(found.dli_fname, '/');
     snprintf(place, sizeof place, "%s+0x%tx", file ? file + 1 : found.dli_fname,
-             (char *)codelet->cpu_funcs[0] - (char *)found.dli_fbase);
+             (char *)function - (char *)found.dli_fbase);
     return name_index(log, place);
 }
 

@@ -116,7 +116,8 @@ static int push(struct starpu_task *task)
     struct starpu_worker_collection *workers = starpu_sched_ctx_get_worker_collection(task->sched_ctx);
     struct starpu_sched_ctx_iterator iterator;
     const uint64_t number = task_number(task), key = settings->seed == 0 ? number : mix(settings->seed, number);
-    const bool waits = settings->prompt_ms > 0 && starpu_worker_get_id() < 0;
+    /* StarPU's fault tolerance submits a copy of a task before it lets the task wait for the copy. */
+    const bool waits = settings->prompt_ms > 0 && starpu_worker_get_id() < 0 && !task->no_submitorder;
     const int gone_before = waits ? num_gone() : 0, ended_before = num_ended;
     recorder_ready(task);
     num_unfinished += !has_mark(task, MARK_STARTED);

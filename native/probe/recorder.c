@@ -183,17 +183,15 @@ static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t
     pthread_mutex_unlock(&lock);
 }
 
-/* What is in a handle when the application unregisters it, and so may use it. It is recorded as a task that reads it,
- * because so much of a log is about tasks. */
-static void look_at_the_last(starpu_data_handle_t handle)
+/* What is in a handle when the application unregisters it, and so may use it; or what StarPU copies into it from a sum,
+ * in memory of which nothing is left then. It is recorded as a task that reads it, because so much of a log is about
+ * tasks. */
+static void look_at_the_last(starpu_data_handle_t handle, starpu_data_handle_t source)
 {
-    void *interface = starpu_data_get_interface_on_node(handle, STARPU_MAIN_RAM);
+    void *interface = starpu_data_get_interface_on_node(source, STARPU_MAIN_RAM);
     struct probe_hash hash = {.time = PROBE_BEFORE};
     bool is_kept = false;
-    int is_valid = starpu_data_get_home_node(handle) == STARPU_MAIN_RAM;
-    if (!is_valid) /* StarPU's own memory, of which the application may have acquired this copy */
-        starpu_data_query_status(handle, STARPU_MAIN_RAM, NULL, &is_valid, NULL);
-    if (!is_valid || !content_hash(handle, interface, STARPU_MAIN_RAM, poison_translation(0), &hash.hash))
+    if (!content_hash(source, interface, STARPU_MAIN_RAM, poison_translation(0), &hash.hash))
         return;
     pthread_mutex_lock(&lock);
     if (record_to) {
@@ -212,13 +210,13 @@ static void look_at_the_last(starpu_data_handle_t handle)
     }
     pthread_mutex_unlock(&lock);
     if (is_kept)
-        keep_contents(handle, interface, hash.hash);
+        keep_contents(source, interface, hash.hash);
 }
 
 static void unregistered(starpu_data_handle_t handle)
 {
-    if (settings.hash)
-        look_at_the_last(handle);
+    if (settings.hash && starpu_data_get_home_node(handle) == STARPU_MAIN_RAM)
+        look_at_the_last(handle, handle);
     if (settings.watch)
         undeclared_remove(number_of(handle));
 }
@@ -464,6 +462,10 @@ static void poison_access(struct starpu_task *task, unsigned access)
 static void look_before(struct starpu_task *task, unsigned node)
 {
     const unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
+    const bool is_copy = (flags_of(task) & PROBE_INTERNAL) != 0 && num_accesses == 2 && is_in_memory(node) &&
+                         only_writes(STARPU_TASK_GET_MODE(task, 0));
+    if (settings.hash && is_copy && starpu_data_get_home_node(STARPU_TASK_GET_HANDLE(task, 0)) < 0)
+        look_at_the_last(STARPU_TASK_GET_HANDLE(task, 0), STARPU_TASK_GET_HANDLE(task, 1));
     variants_before = 0;
     for (unsigned i = 0; i < num_accesses; i++) {
         const enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);

@@ -138,7 +138,8 @@ def _other_tasks(reference: TaskFlow, other: TaskFlow, schedule: str) -> Program
     tasks = [_described(flow, where) for flow in (reference, other)]
     sentence = "the tasks or their order depend on the schedule"
     evidence = {"reference schedule": tasks[0], "here": tasks[1]}
-    return ProgramFinding(sentence, evidence, kind=Fault.OTHER_TASKS, schedule=schedule, task=where)
+    rank = int(reference.log.header["rank"])
+    return ProgramFinding(sentence, evidence, kind=Fault.OTHER_TASKS, schedule=schedule, task=where, rank=rank)
 
 
 def _described(flow: TaskFlow, task: int) -> str:

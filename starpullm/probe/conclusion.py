@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from starpullm.checks.result import Outcome
 from starpullm.errors import InvalidArgumentError
@@ -49,7 +49,7 @@ def conclude(
         is_forbidden = all(finding.kind.forbids_comparison for finding in found)
         outcome = Outcome.NOT_COMPARABLE if is_forbidden else Outcome.FAILED
     elif totals["outputs"] == 0 and totals["accesses"]:
-        name = program_of(runs.settings.command)
+        name = program_of(runs.command)
         raise InvalidArgumentError(f"{name}: {nothing_to_compare(reference.flows.values())}")
     elif reference.num_workers == 1:
         outcome = Outcome.NOT_COMPARABLE
@@ -60,7 +60,7 @@ def conclude(
         compared=totals["outputs"] or len(runs.seconds),
         unit="contents of handles" if totals["outputs"] else "endings",
         measured=len(found),
-        command=runs.settings.command,
+        command=runs.command,
         starpu_version=next(iter(reference.flows.values())).log.starpu_version,
         num_ranks=len(reference.flows) if min(reference.flows) >= 0 else 0,
         num_workers=reference.num_workers,
@@ -97,7 +97,15 @@ def _faults(runs: ProgramRuns, seen: Observations, reference: RecordedRun) -> li
     found = first_of_each([one for one in seen.findings if not (one.kind.is_note or one.kind in explained)])
     if any(flow.is_nested for flow in reference.flows.values()):
         return found
-    return _with_first_elements(runs, _minimised(runs, seen, found, reference))
+    minimiser, left = Minimiser(next(iter(reference.flows.values())), runs.run_again), _MOST_FIRST_ELEMENTS
+    for number, finding in enumerate(found):
+        if (finding.schedule, -1) in seen.flows and finding.kind in MINIMISED:  # tasks of ranks aren't looked at
+            found[number] = minimiser.minimised(finding, seen.flows[finding.schedule, -1])
+        if finding.kind is Fault.OUTPUT_DIFFERS and left > 0:
+            left -= 1
+            found[number] = with_first_element(found[number], schedule_of(found[number].schedule), runs.run_again)
+            runs.forget_runs_again()
+    return found
 
 
 def _notes(seen: Observations, found: Iterable[ProgramFinding]) -> list[ProgramFinding]:
@@ -105,27 +113,3 @@ def _notes(seen: Observations, found: Iterable[ProgramFinding]) -> list[ProgramF
     faulty = {finding.codelet for finding in found if finding.kind.is_declaration}
     notes = [finding for finding in seen.findings if finding.kind.is_note and finding.codelet not in faulty]
     return [*first_of_each(notes), *never_changed(list(seen.flows.values()))]
-
-
-def _minimised(
-    runs: ProgramRuns, seen: Observations, findings: Iterable[ProgramFinding], reference: RecordedRun
-) -> Iterator[ProgramFinding]:
-    """Tell of findings in perturbed schedules two tasks whose order is enough; tasks of ranks aren't looked at."""
-    minimiser = Minimiser(next(iter(reference.flows.values())), runs.run_again)
-    for finding in findings:
-        other = seen.flows.get((finding.schedule, -1)) if finding.kind in MINIMISED else None
-        yield finding if other is None else minimiser.minimised(finding, other)
-
-
-def _with_first_elements(runs: ProgramRuns, findings: Iterable[ProgramFinding]) -> list[ProgramFinding]:
-    """Tell the first differing element of the first findings about other outputs."""
-    result, left = [], _MOST_FIRST_ELEMENTS
-    for finding in findings:
-        if finding.kind is Fault.OUTPUT_DIFFERS and left > 0:
-            schedule = schedule_of(finding.schedule)
-            result.append(with_first_element(finding, schedule, runs.run_again))
-            left -= 1
-        else:
-            result.append(finding)
-        runs.forget_runs_again()
-    return result

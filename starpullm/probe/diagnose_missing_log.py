@@ -72,9 +72,9 @@ def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: P
     if (library and of_minor not in library) or "_probe.so' can not be loaded" in ending.stderr:
         return f"{name}: found {library or 'a StarPU'}, which can't load the probe, {own}"
     if (launcher := launcher_of(command)) and ending.status != 0:
-        said = _what_it_said(ending.stderr, slice(3 * _SAID))
+        said = what_it_said(ending.stderr, slice(3 * _SAID))
         return f"{launcher}: {ending}, and no {name} had started StarPU{said}"
-    said = _what_it_said(ending.stderr)
+    said = what_it_said(ending.stderr)
     if library or (folder.parent / "models" / "bus").exists():
         if kept := [f"{key}={value}" for key, value in _of_starpu(os.environ).items() if key not in given]:
             said += f"; the environment has {', '.join(kept)}"
@@ -130,7 +130,7 @@ def starpu_of(name: str) -> str:
     return ""
 
 
-def _what_it_said(text: str, part: slice = slice(-_SAID, None)) -> str:
+def what_it_said(text: str, part: slice = slice(-_SAID, None)) -> str:
     """Return the end of what a program said, or another part, without lines that only separate others."""
     lines = [line.strip() for line in text.splitlines()]
     words = [line for line in lines if any(letter.isalnum() for letter in line)]

@@ -12,7 +12,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.probe import probe_schedules
 from starpullm.probe.compare import RunComparison, compare_ranks
 from starpullm.probe.conclusion import conclude
-from starpullm.probe.diagnose_missing_log import program_of
+from starpullm.probe.diagnose_missing_log import program_of, what_it_said
 from starpullm.probe.elements import Tolerance, parse_tolerance
 from starpullm.probe.findings import Fault, ProgramFinding
 from starpullm.probe.intended import read_intended
@@ -21,11 +21,11 @@ from starpullm.probe.order import broken_order
 from starpullm.probe.poison import ReadAccess, explain_poison, of_unwritten
 from starpullm.probe.probe_result import ProbeResult
 from starpullm.probe.probe_schedules import ProbeSchedule
-from starpullm.probe.program_runs import ProgramRuns, RunSettings
+from starpullm.probe.program_runs import ProgramRuns, TimeLimits
 from starpullm.probe.program_tasks import TaskFlow, counted
 from starpullm.probe.recorded import RecordedRun
 from starpullm.probe.single_run_checks import changed_between
-from starpullm.probe.surroundings import check_arguments
+from starpullm.probe.surroundings import check_arguments, no_input
 from starpullm.probe.tolerance import beyond_tolerance
 
 DEFAULT_RUNS = 5
@@ -108,8 +108,11 @@ def probe_program(
     known = read_intended(intended) if intended else ()
     with _folder_of_logs(keep) as directory:
         contents = probe_schedules.KEEP_FROM_FREE if bound is not None else ""
-        settings = RunSettings(tuple(command), workers, directory, keep is not None, contents, sums == "ordered")
-        judge = _Judge(ProgramRuns.of(settings, time_limit, progress), bound)
+        limits, is_ordered = TimeLimits(time_limit), sums == "ordered"
+        program = ProgramRuns(
+            tuple(command), workers, directory, limits, progress, contents, keep is not None, is_ordered
+        )
+        judge = _Judge(program, bound)
         with judge.runs.run(probe_schedules.REFERENCE) as reference:
             judge.judge(reference, runs, seed, poison)
             return conclude(judge.runs, judge.seen, reference, bound, known)
@@ -149,9 +152,10 @@ class _Judge:
         self.seen.add_reference(reference)
         if reference.num_tasks == 0 and reference.is_complete:
             others = f", but {next(self.seen.unseen())}" if self.seen.totals["unseen tasks"] else ""
+            lifts = "; ".join(filter(None, ("expected arguments, or input, with which it submits some", no_input())))
             raise InvalidArgumentError(
-                f"{program_of(self.runs.settings.command)}: submitted no task to StarPU (it {reference.ending}){others}"
-                ", expected at least one in a scheduling context without a policy of its own"
+                f"{program_of(self.runs.command)}: submitted no task to StarPU in a scheduling context without a policy "
+                f"of its own (it {reference.ending}){others}{what_it_said(reference.ending.stderr)}, {lifts}"
             )
         if not self.seen.add_ending(reference, reference):
             return
@@ -198,9 +202,9 @@ class _Judge:
             for rank, comparison in compared.items():
                 flows = one.flows[rank], two.flows[rank]
                 self.seen.add_comparison(rank, comparison)
-                self.seen.add(rank, explain_poison(*flows, comparison.findings, read_access))
+                self.seen.findings += explain_poison(*flows, comparison.findings, read_access)
                 if all(have_ended_well):
-                    self.seen.add(rank, of_unwritten(first.name, one.flows[rank]))
+                    self.seen.findings += of_unwritten(first.name, one.flows[rank])
 
     def _compare_remains(self, run: RecordedRun, reference: RecordedRun) -> None:
         """Compare what a run left that ended otherwise: a task that did something else may be why.
@@ -215,8 +219,7 @@ class _Judge:
         """Compare a run with the reference; return whether others can be compared too."""
         for rank in reference.flows.keys() - run.flows.keys():
             sentence = f"rank {rank} recorded nothing, in the reference schedule it did"
-            finding = ProgramFinding(sentence, kind=Fault.OTHER_TASKS, schedule=run.schedule.name)
-            self.seen.add(rank, [finding])
+            self.seen.findings.append(ProgramFinding(sentence, kind=Fault.OTHER_TASKS, schedule=run.schedule.name))
             return False
         compared = self._compared(run, reference)
         differs = any(comparison.different or comparison.findings for comparison in compared.values())
@@ -227,7 +230,7 @@ class _Judge:
             compared = self._compared(run, reference)
         for rank, comparison in compared.items():
             self.seen.add_comparison(rank, comparison)
-            self.seen.add(rank, self._faults(run, rank, reference.flows[rank], comparison))
+            self.seen.findings += self._faults(run, rank, reference.flows[rank], comparison)
         return not any(finding.kind.forbids_comparison for finding in self.seen.findings)
 
     def _faults(

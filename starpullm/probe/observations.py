@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from starpullm.files import probe_log
 from starpullm.probe.compare import RunComparison, Unsteady
 from starpullm.probe.findings import Fault, ProgramFinding
 from starpullm.probe.program_tasks import TaskFlow, counted, listed
-from starpullm.probe.recorded import RecordedRun
-from starpullm.probe.run_ending import ending_finding, last_moments
+from starpullm.probe.recorded import RecordedRun, ending_finding, last_moments
 from starpullm.probe.single_run_checks import changed_between, never_ran, written_though_read
 from starpullm.probe.undeclared import Watched, undeclared_accesses
 
@@ -32,16 +31,12 @@ class Observations:
     watched: Watched = field(default_factory=Watched)
     tolerated_handles: set[str] = field(default_factory=set)
 
-    def add(self, rank: int, findings: Iterable[ProgramFinding]) -> None:
-        """Add findings of a rank."""
-        self.findings += [replace(finding, rank=rank) for finding in findings]
-
     def add_reference(self, run: RecordedRun) -> None:
         """Take account of the reference schedule by itself."""
         for rank, flow in run.flows.items():
             self.flows[run.schedule.name, rank] = flow
-            self.add(rank, written_though_read(run.schedule.name, flow))
-            self.add(rank, changed_between(run.schedule.name, flow))
+            self.findings += written_though_read(run.schedule.name, flow)
+            self.findings += changed_between(run.schedule.name, flow)
             seen = flow.before[1] | flow.after[1] | ~flow.has_function[flow.task]
             own = (flow.mode & (probe_log.MODE_SCRATCH | probe_log.MODE_REDUX)) != 0
             self.totals["accesses"] += len(flow.accesses)
@@ -60,7 +55,7 @@ class Observations:
             found = list(undeclared_accesses(name, flow))
             known = {(rank, one.kind, one.task, one.handle) for one in found}
             self.findings = [one for one in self.findings if (one.rank, one.kind, one.task, one.handle) not in known]
-            self.add(rank, found)
+            self.findings += found
         if run.ending.status == reference.ending.status:
             return True
         text = f"undeclared accesses: the program {run.ending}, perhaps by a system call on data protected against them"

@@ -24,20 +24,8 @@ _FIRST_TIME_LIMIT = 300.0
 _LIMIT_FACTOR, _LEAST_TIME_LIMIT = 10, 10.0
 
 
-@dataclass(frozen=True)
-class RunSettings:
-    """What all runs of a program have in common; ``keep`` is that of `ProbeSchedule.environment`."""
-
-    command: tuple[str, ...]
-    workers: int
-    directory: Path
-    keeps_logs: bool
-    keep: str
-    ordered: bool
-
-
 @dataclass
-class _TimeLimits:
+class TimeLimits:
     """How long runs may take: by the slowest that has ended, and by what each kind does besides."""
 
     asked: float | None
@@ -67,32 +55,38 @@ class _TimeLimits:
 
 @dataclass
 class ProgramRuns:
-    """Runs a program in one schedule after the other; ``seconds`` has the time of each by the schedule's name."""
+    """Runs a program in one schedule after the other; ``seconds`` has the time of each by the schedule's name.
 
-    settings: RunSettings
-    limits: _TimeLimits
-    files: Files
+    ``contents`` says whose contents all runs record, as `ProbeSchedule.environment` says it.
+    """
+
+    command: tuple[str, ...]
+    workers: int
+    directory: Path
+    limits: TimeLimits
     progress: Callable[[], None]
+    contents: str = ""
+    keeps_logs: bool = False
+    ordered: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
     again: int = 0
     """Runs for findings, which aren't in ``seconds``."""
 
-    @classmethod
-    def of(cls, settings: RunSettings, time_limit: float | None, progress: Callable[[], None]) -> ProgramRuns:
-        """Return the runs, before the first one."""
-        return cls(settings, _TimeLimits(time_limit), Files(settings.command, settings.directory), progress)
+    def __post_init__(self) -> None:
+        """Look at the files before the first run."""
+        self.files = Files(self.command, self.directory)
 
     @contextmanager
     def run(self, schedule: ProbeSchedule) -> Iterator[RecordedRun]:
         """Run a schedule; its records are removed afterwards, unless they are kept."""
         try:
-            run = self._record(schedule, schedule.folder, self.settings.keep)
+            run = self._record(schedule, schedule.folder, self.contents)
             self.seconds[schedule.name] = run.ending.seconds
             if schedule is not probe_schedules.REPEATED:  # which not every probe has
                 self.progress()
             yield run
         finally:
-            self._remove(self.settings.directory / schedule.folder)
+            self._remove(self.directory / schedule.folder)
 
     def run_again(self, schedule: ProbeSchedule, keep: str, finding: ProgramFinding) -> TaskFlow | None:
         """Run a schedule for a finding, and return what its rank recorded; None if it didn't come to its end."""
@@ -109,20 +103,19 @@ class ProgramRuns:
 
     def forget_runs_again(self) -> None:
         """Remove the records of runs for findings, unless logs are kept."""
-        for folder in self.settings.directory.glob("again-*"):
+        for folder in self.directory.glob("again-*"):
             self._remove(folder)
 
     def _remove(self, folder: Path) -> None:
-        if not self.settings.keeps_logs:
+        if not self.keeps_logs:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _record(self, schedule: ProbeSchedule, folder: str, keep: str) -> RecordedRun:
-        own = self.settings
-        temporary = () if own.keeps_logs else (own.directory,)
-        as_asked = replace(schedule, ordered=own.ordered)
+        temporary = () if self.keeps_logs else (self.directory,)
+        as_asked = replace(schedule, ordered=self.ordered)
         limit = self.limits.limit(schedule)
         try:
-            run = record(own.command, as_asked, own.directory / folder, own.workers, limit, keep, temporary)
+            run = record(self.command, as_asked, self.directory / folder, self.workers, limit, keep, temporary)
         except InvalidArgumentError as error:
             reason = self.files.leavings() or "the first run did" if self.limits.num_tasks else no_input()
             raise InvalidArgumentError(f"{error}; {reason}" if reason else str(error)) from error
@@ -132,6 +125,5 @@ class ProgramRuns:
 
     def replay(self, schedule: str) -> str:
         """Return a command that runs a schedule again."""
-        own = self.settings
-        options = f"--workers {own.workers}" + " --sums ordered" * own.ordered
-        return f"starpullm probe {options} --replay {shlex.quote(schedule)} -- {shlex.join(own.command)}"
+        options = f"--workers {self.workers}" + " --sums ordered" * self.ordered
+        return f"starpullm probe {options} --replay {shlex.quote(schedule)} -- {shlex.join(self.command)}"

@@ -42,8 +42,8 @@ def test_differing_bits_name_the_first_tensor_in_execution_order(
         [
             "parity *1x1 lws *1 passed, 1 failed*",
             "*FAILURES*",
-            "parity of tampered-1-ordered on 1x1 lws: failed: tensors have other bits than llm.c's (2 in 570 tensors); 3 "
-            "steps against golden record",
+            "parity of tampered-1-ordered on 1x1 lws: failed: tensors have other bits than llm.c's (2 in 570 tensors); "
+            "3 steps against golden record",
             "  differs  step 1, activations/atty[[]0[]]  other bits",
             "    expected digest  00000000000000000000000000000000",
             "    expected values  the record has a digest only, and the plain model has another one",

@@ -9,6 +9,7 @@ import pytest
 from starpullm.checks.result import Outcome
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.probe_log import read_probe_log
+from starpullm.probe import probe_program
 from starpullm.probe.findings import Fault
 
 from .conftest import Compile, probe
@@ -82,12 +83,17 @@ def test_an_undeclared_write_of_a_task_that_a_callback_submits(program: str) -> 
     assert "step (task 1)" in found[Fault.CHANGED_BETWEEN].suspects
 
 
-def test_a_task_that_goes_on_after_a_wait_is_the_same(compiled: Compile, starpu_prefix: Path) -> None:
+def test_a_task_that_goes_on_after_a_wait_is_the_same(compiled: Compile, starpu_prefix: Path, tmp_path: Path) -> None:
+    """It has the name of the program's function, not of the one by which StarPU's OpenMP runtime calls that."""
     if not has_feature(starpu_prefix, "OPENMP"):
         pytest.skip("this StarPU has no OpenMP runtime")
     for arguments, more in ([], 0), (["waits"], 2):
-        result = probe([str(compiled("continuation")), *arguments], runs=3)
+        logs = tmp_path / f"logs{more}"
+        result = probe([str(compiled("continuation")), *arguments], runs=3, keep=logs)
         assert (result.outcome, result.num_tasks) == (Outcome.PASSED, 16 + 4 + more), result.lines()
+        (log,) = (logs / "reference-schedule").glob("probe-*")
+        assert any(name.startswith("continuation+0x") for name in read_probe_log(log).names)
+        assert not any(name.startswith("libstarpu") for name in read_probe_log(log).names)
 
 
 def test_tasks_of_another_context_are_counted(program: str) -> None:
@@ -125,3 +131,24 @@ def test_a_refusal_says_what_the_tasks_do_with_their_data(program: str) -> None:
     assert "of 4 accesses 4 add to reductions of which no task reads the result, 0 write what" in refusal(
         program, "only_adds"
     )
+
+
+def test_a_sum_that_only_the_application_reads(program: str) -> None:
+    """What differs between the orders of these integers is bounded if their type is told."""
+    result = probe([program, "sum_is_acquired"], runs=3)
+    assert (result.outcome, result.compared > 0, result.unseen) == (Outcome.PASSED, True, ()), result.lines()
+    exact = {"tolerance": "0ulp", "tolerance_type": "integer"}
+    assert probe_program([program, "sum_is_acquired"], runs=3, **exact).outcome is Outcome.PASSED
+    turns = probe([program, "sum_of_turns_is_acquired"], runs=3)
+    assert turns.sentence.startswith("same in what was seen: ")
+    (free,) = turns.unseen
+    assert " of handle 0, whose order is free (REDUX, " in free
+    (finding,) = probe_program([program, "sum_of_turns_is_acquired"], runs=3, **exact).findings
+    assert finding.kind is Fault.BEYOND_TOLERANCE
+    assert {suspect.partition(" ")[0] for suspect in finding.suspects} == {"add_in_turn"}
+
+
+def test_a_task_that_is_tried_again_is_one_task(program: str) -> None:
+    result = probe([program, "retries"], runs=3)
+    assert (result.outcome, result.num_tasks, result.unseen) == (Outcome.PASSED, 3, ()), result.lines()
+    assert (result.compared, result.different) == (3 * (result.runs - 1), 0)

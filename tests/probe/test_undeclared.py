@@ -10,8 +10,7 @@ from starpullm.checks.result import Outcome
 from starpullm.probe import ProbeResult, program_runs
 from starpullm.probe.findings import Fault
 from starpullm.probe.probe_schedules import WATCHED
-from starpullm.probe.recorded import record
-from starpullm.probe.run_ending import describe_ending
+from starpullm.probe.recorded import describe_ending, record
 
 from . import conftest
 from .conftest import SOURCES, Compile

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { HANDLES = 4 };
 
@@ -277,18 +278,68 @@ static struct starpu_codelet joining = {
     .cpu_funcs = {join}, .nbuffers = 2, .modes = {STARPU_RW | STARPU_COMMUTE, STARPU_R}};
 static struct starpu_codelet contributing = {.cpu_funcs = {add}, .nbuffers = 1, .modes = {STARPU_REDUX}, .name = "add"};
 
-static void only_adds(void)
+static void add_all(struct starpu_codelet *codelet, int rounds)
 {
     starpu_data_handle_t sum;
     starpu_variable_data_register(&sum, -1, 0, sizeof(int));
     starpu_data_set_reduction_methods(sum, &joining, &clearing);
     for (int i = 0; i < HANDLES; i++) {
         struct starpu_task *task = starpu_task_create();
-        task->cl = &contributing;
+        task->cl = codelet;
         task->handles[0] = sum;
+        task->cl_arg = (void *)(intptr_t)(i + 1);
         submit(task);
     }
+    for (int i = 0; i < rounds; i++) {
+        starpu_data_acquire(sum, STARPU_R);
+        starpu_data_release(sum);
+    }
     starpu_data_unregister(sum);
+}
+
+static void only_adds(void)
+{
+    add_all(&contributing, 0);
+}
+
+static void sum_is_acquired(void)
+{
+    add_all(&contributing, 1);
+}
+
+static void add_in_turn(void *buffers[], void *argument)
+{
+    static int turn;
+    *(int *)STARPU_VARIABLE_GET_PTR(buffers[0]) += (int)(intptr_t)argument * turn++;
+}
+
+static void sum_of_turns_is_acquired(void)
+{
+    static struct starpu_codelet codelet = {
+        .cpu_funcs = {add_in_turn}, .nbuffers = 1, .modes = {STARPU_REDUX}, .name = "add_in_turn"};
+    add_all(&codelet, 1);
+}
+
+static void fail_twice(void *buffers[], void *argument)
+{
+    static int failures;
+    usleep(2000); // the prologue of StarPU's fault tolerance expects that it ends later
+    *(int *)STARPU_VARIABLE_GET_PTR(buffers[1]) = *(int *)STARPU_VARIABLE_GET_PTR(buffers[0]) + 1;
+    if (argument && failures++ < 2)
+        starpu_task_ft_failed(starpu_task_get_current());
+}
+
+static void retries(void)
+{
+    static struct starpu_codelet codelet = {
+        .cpu_funcs = {fail_twice}, .nbuffers = 2, .modes = {STARPU_R, STARPU_W}, .name = "fail_twice"};
+    for (int i = 1; i < HANDLES; i++)
+        STARPU_CHECK_RETURN_VALUE(starpu_task_insert(&codelet, STARPU_CL_ARGS_NFREE, i == 2 ? &codelet : NULL,
+                                                     sizeof codelet, STARPU_PROLOGUE_CALLBACK, starpu_task_ft_prologue,
+                                                     STARPU_PROLOGUE_CALLBACK_ARG_NFREE, NULL, STARPU_R, handles[i - 1],
+                                                     STARPU_W, handles[i], 0),
+                                  "starpu_task_insert");
+    starpu_task_wait_for_all();
 }
 
 int main(int argc, char **argv)
@@ -311,7 +362,10 @@ int main(int argc, char **argv)
                {"parallel_workers", parallel_workers},
                {"no_data", no_data},
                {"only_reads", only_reads},
-               {"only_adds", only_adds}};
+               {"only_adds", only_adds},
+               {"sum_is_acquired", sum_is_acquired},
+               {"sum_of_turns_is_acquired", sum_of_turns_is_acquired},
+               {"retries", retries}};
     size_t chosen = 0;
     while (chosen < sizeof all / sizeof *all && (argc < 2 || strcmp(argv[1], all[chosen].name) != 0))
         chosen++;
