@@ -152,10 +152,10 @@ class _Judge:
         self.seen.add_reference(reference)
         if reference.num_tasks == 0 and reference.is_complete:
             others = f", but {next(self.seen.unseen())}" if self.seen.totals["unseen tasks"] else ""
-            lifts = "; ".join(filter(None, ("expected arguments, or input, with which it submits some", no_input())))
+            lifts = "; ".join(filter(None, ("expected arguments, or input, with which it does", no_input())))
             raise InvalidArgumentError(
-                f"{program_of(self.runs.command)}: submitted no task to StarPU in a scheduling context without a policy "
-                f"of its own (it {reference.ending}){others}{what_it_said(reference.ending.stderr)}, {lifts}"
+                f"{program_of(self.runs.command)}: submitted no task in a scheduling context without a policy of its "
+                f"own (it {reference.ending}){others}{what_it_said(reference.ending.stderr)}, {lifts}"
             )
         if not self.seen.add_ending(reference, reference):
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -137,13 +138,13 @@ def test_a_sum_that_only_the_application_reads(program: str) -> None:
     """What differs between the orders of these integers is bounded if their type is told."""
     result = probe([program, "sum_is_acquired"], runs=3)
     assert (result.outcome, result.compared > 0, result.unseen) == (Outcome.PASSED, True, ()), result.lines()
-    exact = {"tolerance": "0ulp", "tolerance_type": "integer"}
-    assert probe_program([program, "sum_is_acquired"], runs=3, **exact).outcome is Outcome.PASSED
+    exact = partial(probe_program, runs=3, tolerance="0ulp", tolerance_type="integer")
+    assert exact([program, "sum_is_acquired"]).outcome is Outcome.PASSED
     turns = probe([program, "sum_of_turns_is_acquired"], runs=3)
     assert turns.sentence.startswith("same in what was seen: ")
     (free,) = turns.unseen
     assert " of handle 0, whose order is free (REDUX, " in free
-    (finding,) = probe_program([program, "sum_of_turns_is_acquired"], runs=3, **exact).findings
+    (finding,) = exact([program, "sum_of_turns_is_acquired"]).findings
     assert finding.kind is Fault.BEYOND_TOLERANCE
     assert {suspect.partition(" ")[0] for suspect in finding.suspects} == {"add_in_turn"}
 
