@@ -25,7 +25,7 @@ static const struct {
     {"contents", sizeof(struct probe_contents)},
 };
 
-static const char *const files[LOG_FILES] = {"header", "stack", "undeclared", "stacks", "bytes"};
+static const char *const files[LOG_FILES] = {"header", "stack", "undeclared", "stacks", "bytes", "maps"};
 
 _Static_assert(sizeof(struct probe_header) <= HEADER_BYTES, "the header fits into its page");
 _Static_assert(sizeof(struct probe_name) == 128 && sizeof(struct probe_handle) == 128, "record sizes of the format");

@@ -17,8 +17,8 @@ struct log_stream {
 };
 
 /* Files that are open for others to write: `stack` for a signal's handler, `undeclared` for accesses that tasks haven't
- * declared, as text, `stacks` for those of submissions, as text, and `bytes` for contents. */
-enum log_file { HEADER_FILE, STACK_FILE, UNDECLARED_FILE, STACKS_FILE, BYTES_FILE, LOG_FILES };
+ * declared, as text, `stacks` for those of submissions, as text, `bytes` for contents, `maps` for what was mapped. */
+enum log_file { HEADER_FILE, STACK_FILE, UNDECLARED_FILE, STACKS_FILE, BYTES_FILE, MAPS_FILE, LOG_FILES };
 
 struct log {
     struct probe_header *header;

@@ -3,6 +3,7 @@
 
 #define XXH_INLINE_ALL
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <starpu_profiling_tool.h>
 #include <stdatomic.h>
@@ -96,13 +97,18 @@ const struct settings *recorder_start(void)
     return &settings;
 }
 
-static void count_run(struct starpu_prof_tool_info *info, union starpu_prof_tool_event_info *event,
-                      struct starpu_prof_tool_api_info *api)
+/* StarPU calls it last before a task's function, whose frame begins where this one's does. What others have left there
+ * would come into the padding of structures that the function copies from its own. */
+static void start_function(struct starpu_prof_tool_info *info, union starpu_prof_tool_event_info *event,
+                           struct starpu_prof_tool_api_info *api)
 {
+    volatile uint64_t below[2048];
     (void)info;
     (void)event;
     (void)api;
     num_unseen++;
+    for (size_t i = 0; i < sizeof below / sizeof *below; i++)
+        below[i] = 0;
 }
 
 /* StarPU calls it by STARPU_PROF_TOOL, and what it adds in contexts with other policies, too. */
@@ -110,7 +116,7 @@ __attribute__((visibility("default"))) void
 starpu_prof_tool_library_register(starpu_prof_tool_entry_register_func add, starpu_prof_tool_entry_register_func remove)
 {
     (void)remove;
-    add(starpu_prof_tool_event_start_cpu_exec, count_run, starpu_prof_tool_command_reg);
+    add(starpu_prof_tool_event_start_cpu_exec, start_function, starpu_prof_tool_command_reg);
 }
 
 __attribute__((destructor)) static void end_log(void)
@@ -162,6 +168,18 @@ static bool is_own(uint32_t flags)
     return (flags & (PROBE_NO_CODELET | PROBE_INTERNAL | PROBE_ACQUIRE)) == 0;
 }
 
+/* Contents may be addresses of what is mapped at this time. */
+static void copy_maps(int to)
+{
+    const int from = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    char part[1 << 12];
+    ssize_t bytes = from < 0 ? 0 : read(from, part, sizeof part);
+    while (bytes > 0 && write(to, part, (size_t)bytes) == bytes)
+        bytes = read(from, part, sizeof part);
+    if (from >= 0)
+        close(from);
+}
+
 static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t hash)
 {
     struct layout layout;
@@ -170,11 +188,13 @@ static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t
     struct probe_contents record = {.hash = hash, .bytes = layout_bytes(&layout)};
     pthread_mutex_lock(&lock);
     const bool is_new = record_to && record.bytes > 0 && keep_reserve(&record);
-    const int file = is_new ? record_to->files[BYTES_FILE] : -1;
+    const int file = is_new ? record_to->files[BYTES_FILE] : -1, maps = is_new ? record_to->files[MAPS_FILE] : -1;
     pthread_mutex_unlock(&lock);
     if (!is_new)
         return;
     const int error = content_write(&layout, file, record.offset);
+    if (settings.keep == KEEP_ONE_TASK)
+        copy_maps(maps);
     pthread_mutex_lock(&lock);
     if (record_to && error == 0)
         log_append(record_to, PROBE_CONTENTS, &record);

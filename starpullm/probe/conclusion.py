@@ -16,6 +16,7 @@ from starpullm.probe.observations import Observations
 from starpullm.probe.places import with_places
 from starpullm.probe.probe_result import ProbeResult, verdict
 from starpullm.probe.program_runs import ProgramRuns
+from starpullm.probe.program_tasks import counted
 from starpullm.probe.recorded import RecordedRun
 from starpullm.probe.replay import schedule_of
 from starpullm.probe.single_run_checks import never_changed, nothing_to_compare
@@ -36,13 +37,17 @@ def conclude(
     intended: Sequence[Intended],
 ) -> ProbeResult:
     """Return the result, while the reference schedule's records exist."""
-    found, excused, unused = split_intended(_faults(runs, seen, reference), intended)
-    notes = _notes(seen, found)
+    faults = _faults(runs, seen, reference)
+    found, excused, unused = split_intended([fault for fault in faults if not fault.kind.is_note], intended)
+    addresses = [fault for fault in faults if fault.kind.is_note]
+    notes = [*addresses, *_notes(seen, found)]
     is_unlike = any(one.kind.forbids_comparison or one.kind is Fault.ENDING for one in found)
     surroundings = (*reference.surroundings, no_input(), runs.files.leavings() if is_unlike else "")
     found, notes = (with_places(findings, reference.flows) for findings in (found, notes))
     found = [_completed(finding, runs.replay(finding.schedule)) for finding in found]
     totals, unseen = seen.totals, tuple(seen.unseen(is_bounded=tolerance is not None))
+    if count := sum(note.count for note in addresses):
+        unseen += (f"{counted(count, 'content')} that differ in addresses, and what depends on them",)
     bound = f" by more than {tolerance}" if totals["tolerated"] else ""
     outcome, sentence = Outcome.PASSED, verdict(found, excused, unseen, bound if tolerance else "")
     if found:

@@ -73,6 +73,8 @@ class ProbeSchedule:
                 # Open MPI's ranks on one machine then don't read each other's memory by a system call, which protected
                 # pages would let fail.
                 "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+                # What the first call of a function would leave on the stack, where later calls leave nothing.
+                "LD_BIND_NOW": "1",
                 # StarPU calibrates the workers that it is told to have, which aren't those of the user's machine.
                 "STARPU_HOME": str(folder.parent),
                 "STARPU_PERF_MODEL_DIR": str(folder.parent / "models"),
