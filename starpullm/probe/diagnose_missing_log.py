@@ -133,5 +133,5 @@ def starpu_of(name: str) -> str:
 def what_it_said(text: str, part: slice = slice(-_SAID, None)) -> str:
     """Return the end of what a program said, or another part, without lines that only separate others."""
     lines = [line.strip() for line in text.splitlines()]
-    words = [line for line in lines if any(letter.isalnum() for letter in line)]
+    words = [line for line in lines if any(map(str.isalnum, line)) and "[check_bus_config_file]" not in line]
     return f"; it said: {' '.join(words)[part]}" if words else ""

@@ -46,6 +46,20 @@ def test_numbers_beyond_a_tolerance(text: str, expected: float, found: float) ->
     assert (difference.element, difference.count, difference.total) == (1, 1, 3)
 
 
+def test_integers() -> None:
+    """A ULP is 1, also where a double has no such number."""
+    content = np.array([2**62, -1, 7]).tobytes()
+    expected = parsed("0", "integer").numbers(content, 8)
+    assert expected is not None
+    found = expected + np.array([1, 0, -3])
+    assert beyond(parsed("3ulp", "integer"), expected, found) is None
+    difference = beyond(parsed("2ulp", "integer"), expected, found)
+    assert difference is not None
+    assert (difference.element, difference.found, difference.off_by) == (2, "4", "3 ULP")
+    assert beyond(parsed("0ulp", "integer"), expected, found) is not None
+    assert beyond(parsed("0.5", "integer"), expected, found) is None
+
+
 def test_zero_tolerance_is_equality() -> None:
     numbers = np.array([1.0, 2.0])
     assert beyond(parsed("0"), numbers, numbers) is None

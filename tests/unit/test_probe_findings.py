@@ -12,7 +12,7 @@ from starpullm.errors import FormatError
 from starpullm.files import probe_log
 from starpullm.probe.compare import compare, compare_ranks
 from starpullm.probe.elements import parse_tolerance
-from starpullm.probe.findings import Fault, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding, first_of_each
 from starpullm.probe.order import broken_order
 from starpullm.probe.places import with_places
 from starpullm.probe.probe_result import verdict
@@ -267,6 +267,30 @@ def test_a_group_that_commutes_runs_in_any_order(tmp_path: Path) -> None:
 )
 def test_a_verdict_is_one_sentence(findings: list[ProgramFinding], sentence: str) -> None:
     assert verdict(findings).startswith(sentence)
+
+
+def test_a_cause_comes_before_its_effects_which_are_no_findings() -> None:
+    """An undeclared write explains what others find in the handle, poison that is read a wrong end; both came later."""
+    victims = [
+        finding(Fault.INPUT_FROM_OUTSIDE, codelet="use", handle=3),
+        finding(Fault.CHANGED_BETWEEN, codelet="use", handle=3),
+        finding(Fault.INPUT_CHANGED, codelet="use", handle=4),
+        finding(Fault.POISONED_ENDING),
+        finding(Fault.OUTPUT_DIFFERS, codelet="keep"),
+    ]
+    causes = [
+        finding(Fault.UNDECLARED_WRITE, codelet="lie", handle=3),
+        finding(Fault.WRITTEN_READ, codelet="keep", handle=5),
+        finding(Fault.WRITTEN_READ, codelet="keep", handle=6),
+    ]
+    first, second, third = first_of_each([*victims, *causes])
+    assert [(one.kind, one.count, one.effect) for one in (first, second, third)] == [
+        (Fault.UNDECLARED_WRITE, 1, victims[0]),
+        (Fault.WRITTEN_READ, 2, victims[4]),
+        (Fault.INPUT_CHANGED, 1, None),
+    ]
+    assert not first.is_only_untrue
+    assert verdict([first]).startswith("differs: results depend on the schedule")
 
 
 FRAMES = "\t0x1004\t0x1000\tcopy\t/no/libc.so.6\t0x2009\t0x2000\tupdate\t/no/heat"
