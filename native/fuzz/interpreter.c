@@ -402,6 +402,9 @@ static void end(void)
             starpu_tag_remove(first_tag + (starpu_tag_t)i);
     }
     first_tag += MAX_TASKS;
+    const size_t used = starpu_memory_get_used(STARPU_MAIN_RAM);
+    if (used && starpu_memory_nodes_get_count_by_kind(STARPU_CPU_RAM) == 1) /* else StarPU may keep some for later */
+        fail("StarPU still uses %zu bytes, expected none without data", used);
 }
 
 /* INTERPRETER: what is below reads programs */

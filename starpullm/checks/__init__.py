@@ -18,4 +18,5 @@ MODULES = (
     "kernels.kernel_bits",
     "threads",
     "scenario.scenarios",
+    "random_programs",
 )

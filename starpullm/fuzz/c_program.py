@@ -18,13 +18,9 @@ _MAIN = """int main(void)
 """
 
 
-def _call(line: str) -> str:
-    name, *words = line.split()
-    return f"    op_{name}((uint64_t[]){{{', '.join(words) or '0'}}});"
-
-
 def c_program(text: str, comment: str) -> str:
     """Return a program as C; the comment says how it fails."""
-    head, *lines = text.splitlines()[:-1]
-    main = _MAIN.format(unit=head.split()[2], calls="\n".join(map(_call, lines)))
+    head, *lines = (line.split() for line in text.splitlines()[:-1])
+    calls = [f"    op_{name}((uint64_t[]){{{', '.join(words) or '0'}}});" for name, *words in lines]
+    main = _MAIN.format(unit=head[2], calls="\n".join(calls))
     return f"/* {comment} */\n{source('interpreter.c').partition('/* INTERPRETER')[0].partition('*/')[2]}{main}"

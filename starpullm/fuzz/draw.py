@@ -1,15 +1,14 @@
-"""Programs as Hypothesis draws them: records of bytes, which it shrinks to zeros, and which the oracle makes legal."""
+"""Programs of records of bytes, which Hypothesis shrinks to zeros, and which the oracle makes legal."""
 
 from __future__ import annotations
 
+from random import Random
 from typing import NamedTuple
-
-from hypothesis import strategies as st
 
 from starpullm.fuzz.oracle import Oracle
 
-_RECORD = 16
-_BLOCK = 8
+RECORD, HANDLE = 16, 4
+"""Bytes of an operation, and of data that are there at the beginning."""
 _SHARES = {
     **{"": 2, "task": 24, "handle": 1, "acquire": 3, "release": 1, "wait": 1, "wait_for_all": 1},
     **{"partition": 2, "unpartition": 1, "prefetch": 1, "idle_prefetch": 1, "fetch": 1, "evict": 1, "copy": 1},
@@ -20,15 +19,11 @@ _OPERATIONS = [name for name, share in _SHARES.items() for _ in range(share)]
 
 
 class Program(NamedTuple):
-    """A program for the interpreter, and how many tasks it has."""
+    """A program for the interpreter; the smaller one of two has fewer tasks, or else a shorter text."""
 
-    text: str
     tasks: int
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """By which programs are compared."""
-        return self.tasks, len(self.text)
+    length: int
+    text: str
 
 
 def build(handles: list[bytes], records: list[bytes], unit: int) -> Program:
@@ -40,18 +35,12 @@ def build(handles: list[bytes], records: list[bytes], unit: int) -> Program:
         if name := _OPERATIONS[record[0] % len(_OPERATIONS)]:
             getattr(oracle, name)(record[1:])
     oracle.end()
-    return Program(oracle.text(), oracle.tasks)
+    text = oracle.text()
+    return Program(oracle.tasks, len(text), text)
 
 
-@st.composite
-def _block(draw: st.DrawFn) -> list[bytes]:
-    """Draw some records; Hypothesis makes all of them zeros at once if it can."""
-    return [draw(st.binary(min_size=_RECORD, max_size=_RECORD)) for _ in range(_BLOCK)]
-
-
-@st.composite
-def programs(draw: st.DrawFn, unit: int, operations: int) -> Program:
-    """Draw a program of at most so many operations, to which those are added that make it legal and compare its end."""
-    handles = [draw(st.binary(min_size=4, max_size=4)) for _ in range(draw(st.integers(1, 6)))]
-    blocks = [draw(_block()) for _ in range(draw(st.integers(1, operations // _BLOCK)))]
-    return build(handles, [record for block in blocks for record in block], unit)
+def random_program(seed: int, operations: int) -> Program:
+    """Return the program of a seed, the same everywhere, with one number in each element of its data."""
+    random = Random(seed)
+    handles = [random.randbytes(HANDLE) for _ in range(random.randint(1, 6))]
+    return build(handles, [random.randbytes(RECORD) for _ in range(operations)], unit=1)

@@ -9,8 +9,10 @@ import select
 import shlex
 import shutil
 import subprocess
+import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from io import FileIO
@@ -24,14 +26,11 @@ from starpullm.processes.endings import signal_name
 from starpullm.processes.job import JOB_VARIABLE, job_variable, launched, new_job_directories, processes_of
 from starpullm.processes.stacks import native_stacks
 
-START_SECONDS = 60.0
-"""For StarPU to start: it may measure the machine."""
+START_SECONDS = 60.0  # for StarPU, which may measure the machine
 _STACK_SECONDS = 15.0
-_TOOL_SECONDS = 120.0
-"""For pkg-config and the compiler, which take a second or less."""
+_TOOL_SECONDS = 120.0  # for pkg-config and the compiler
 _PIPE_BYTES = 1 << 20
 _PACKAGES = ("starpu-1.4", "starpu-1.5")
-_LIBDIR = "--variable=libdir"
 
 
 def source(name: str) -> str:
@@ -45,7 +44,8 @@ def starpu_flags() -> list[str]:
         raise MissingDependencyError("pkg-config: there is no such command, and it is needed to find StarPU")
     for prefix in (os.environ.get("STARPU_PREFIX"), None, prototypes.starpu_of_build()[1]):
         for package in _PACKAGES:
-            flags, folder = (_pkg_config(prefix, package, *options) for options in (["--cflags", "--libs"], [_LIBDIR]))
+            flags = _pkg_config(prefix, "--cflags", "--libs", package)
+            folder = _pkg_config(prefix, "--variable=libdir", package)
             if flags and folder:
                 return [*flags, f"-Wl,-rpath,{folder[0]}"]
     raise MissingDependencyError(
@@ -78,11 +78,25 @@ def compile_c(text: str, target: Path, flags: list[str]) -> None:
         raise MissingDependencyError(f"{path.name}: can't be compiled against this StarPU: {first}")
 
 
-def build_interpreter(directory: Path) -> None:
-    """Compile the interpreter and the library that perturbs threads into a directory."""
-    (directory / "disk").mkdir(exist_ok=True)
-    compile_c(source("interpreter.c"), directory / "interpreter", ["-rdynamic", *starpu_flags()])
-    compile_c(source("perturb.c"), directory / "perturb.so", ["-D_GNU_SOURCE", "-shared", "-fPIC", "-ldl"])
+def can_compile() -> bool:
+    """Return whether there are a C compiler and StarPU's headers."""
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            compile_c("#include <starpu.h>\n", Path(name, "headers"), ["-fsyntax-only", *starpu_flags()])
+    except MissingDependencyError:
+        return False
+    return True
+
+
+@contextmanager
+def built_interpreter() -> Iterator[Path]:
+    """Provide a directory with the interpreter, compiled against the StarPU that is found."""
+    with tempfile.TemporaryDirectory(prefix="starpullm-fuzz-") as name:
+        directory = Path(name)
+        (directory / "disk").mkdir()
+        compile_c(source("interpreter.c"), directory / "interpreter", ["-rdynamic", *starpu_flags()])
+        compile_c(source("perturb.c"), directory / "perturb.so", ["-D_GNU_SOURCE", "-shared", "-fPIC", "-ldl"])
+        yield directory
 
 
 @dataclass(frozen=True)

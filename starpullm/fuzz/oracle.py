@@ -24,11 +24,6 @@ MODES = (R, RW, W, COMMUTE, R, RW, REDUX, W, R, RW, COMMUTE, REDUX)
 """A byte of an operation chooses one; the first is the simplest."""
 
 
-def _pause(byte: int) -> int:
-    """Return microseconds; most tasks have none."""
-    return byte if byte < 100 else 0
-
-
 def _mix(x: int, y: int) -> int:
     x = ((x ^ y) * 0x9E3779B97F4A7C15) & _MASK
     return x ^ x >> 29
@@ -79,10 +74,6 @@ class _Handle:
         return self.sequential and not self.scratch
 
     @property
-    def is_accessible(self) -> bool:
-        return self.alive and all(of.is_plan for of in self.partitions)
-
-    @property
     def is_whole(self) -> bool:
         return self.alive and not self.part_of and not self.partitions
 
@@ -126,7 +117,7 @@ class Oracle:
 
     def _usable(self, byte: int, *, whole: bool = False, ordered: bool = False) -> _Handle | None:
         """Return a handle that can be accessed now; ``whole`` ones are also ordered, without parts, and not held."""
-        handles = [handle for handle in self._handles if handle.is_accessible]
+        handles = [handle for handle in self._handles if handle.alive and all(of.is_plan for of in handle.partitions)]
         if whole:
             handles = [handle for handle in handles if handle.is_whole and handle not in self._held]
         if whole or ordered:
@@ -225,7 +216,13 @@ class Oracle:
         implementation = how % 2 if 100 <= how < 150 and workers != 1 else -1
         words = [number, flags, priority % 7 - 3 if priority else 0, workers, worker, implementation, parent]
         self._emit(
-            "task", *words, _pause(pause), len(accesses), *self._run(number, accesses), len(dependencies), *dependencies
+            "task",
+            *words,
+            pause * (pause < 100),
+            len(accesses),
+            *self._run(number, accesses),
+            len(dependencies),
+            *dependencies,
         )
         lines = self._lines[-1]
         if by_callback:
@@ -291,7 +288,7 @@ class Oracle:
         if how != _IN_CALLBACK:
             self._settle()
         number = self._new_number()
-        self._emit("acquire", number, how, _pause(pause), *self._run(number, [(handle, allowed)]))
+        self._emit("acquire", number, how, pause * (pause < 100), *self._run(number, [(handle, allowed)]))
         handle.in_callback = how == _IN_CALLBACK or (handle.in_callback and allowed == R)
         if how != _IN_CALLBACK:
             handle.reduced = False
@@ -304,19 +301,15 @@ class Oracle:
             self._emit("release", self._held.pop(0).number)
 
     def _to_node(self, name: str, r: bytes) -> None:
-        """Prefetch or fetch data to a memory node, asynchronously."""
+        """Prefetch or fetch data to a memory node, asynchronously, or evict them from it."""
         handle = self._usable(r[0], whole=True)
-        if handle is not None and self._defined(handle) and not handle.reduced:
+        if handle is not None and (name == "evict" or (self._defined(handle) and not handle.reduced)):
             self._emit(name, handle.number, r[1], 1)
 
     prefetch = partialmethod(_to_node, "prefetch")
     idle_prefetch = partialmethod(_to_node, "idle_prefetch")
     fetch = partialmethod(_to_node, "fetch")
-
-    def evict(self, r: bytes) -> None:
-        """Evict data from a memory node."""
-        if handle := self._usable(r[0], whole=True):
-            self._emit("evict", handle.number, r[1])
+    evict = partialmethod(_to_node, "evict")
 
     def copy(self, r: bytes) -> None:
         """Copy data of the same shape."""

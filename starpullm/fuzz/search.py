@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as hypothesis_seed
+from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
 from starpullm.fuzz.c_program import c_program
 from starpullm.fuzz.configuration import Configuration
-from starpullm.fuzz.draw import Program, programs
-from starpullm.fuzz.interpreter import Failure, Interpreter, build_interpreter
+from starpullm.fuzz.draw import HANDLE, RECORD, Program, build
+from starpullm.fuzz.interpreter import Failure, Interpreter, built_interpreter
 
-PROGRAMS_OF_A_SEED = 100
-_OPERATIONS = 256
+_PROGRAMS_OF_A_SEED = 100
+_OPERATIONS, _BLOCK = 256, 8
 _TIME_LIMIT = 15.0  # of a program, in seconds; most take some milliseconds
 _SHRINKING_LIMIT = 4.0  # the same while one is shrunk, when many hang
 _SHRINKING_SECONDS = 120.0
-_TRIES = 20  # to see how often a program fails
-_MOST_REPEATS = 30
+_TRIES, _MOST_REPEATS = 20, 30  # to see how often a program fails, and to see it fail
 
 
 @dataclass
@@ -60,6 +58,20 @@ class FailedProgram:
         return c_program(self.program.text, "\n * ".join(lines))
 
 
+@st.composite
+def _block(draw: st.DrawFn) -> list[bytes]:
+    """Draw some records; Hypothesis makes all of them zeros at once if it can."""
+    return [draw(st.binary(min_size=RECORD, max_size=RECORD)) for _ in range(_BLOCK)]
+
+
+@st.composite
+def _programs(draw: st.DrawFn, unit: int, operations: int) -> Program:
+    """Draw a program of at most so many operations, to which those are added that make it legal and compare its end."""
+    handles = [draw(st.binary(min_size=HANDLE, max_size=HANDLE)) for _ in range(draw(st.integers(1, 6)))]
+    blocks = [draw(_block()) for _ in range(draw(st.integers(1, operations // _BLOCK)))]
+    return build(handles, [record for block in blocks for record in block], unit)
+
+
 class _FailedError(Exception):
     """A program has failed, for Hypothesis to shrink it."""
 
@@ -67,13 +79,12 @@ class _FailedError(Exception):
 class _Search:
     """The programs of a seed, and the smallest one that fails."""
 
-    def __init__(self, interpreter: Interpreter, seed: int, deadline: float, *, shrink: bool) -> None:
+    def __init__(self, interpreter: Interpreter, seed: int, deadline: float) -> None:
         self.ran = 0
         self.found: FailedProgram | None = None
         self._interpreter = interpreter
         self._seed = seed
         self._deadline = deadline
-        self._shrink = shrink
         self._repeats = 1
 
     def fails(self, program: Program) -> bool:
@@ -82,7 +93,7 @@ class _Search:
             return False
         if found := self.found:
             failure = next(filter(None, (self._again(program) for _ in range(self._repeats))), None)
-            if failure is not None and program.size < found.program.size:
+            if failure is not None and program < found.program:
                 details = failure.details or found.failure.details
                 found.program, found.failure = program, replace(failure, details=details)
             return failure is not None
@@ -92,9 +103,8 @@ class _Search:
             return False
         configuration = self._interpreter.configuration
         self.found = FailedProgram(self._seed, configuration, program, failure, time.monotonic())
-        if self._shrink:
-            self._judge(self.found)
-        self._deadline = time.monotonic() + _SHRINKING_SECONDS * self._shrink
+        self._judge(self.found)
+        self._deadline = time.monotonic() + _SHRINKING_SECONDS
         return True
 
     def _again(self, program: Program) -> Failure | None:
@@ -109,24 +119,24 @@ class _Search:
 
 
 def search_seed(
-    directory: Path, seed: int, chosen: str, deadline: float, count: int, *, shrink: bool = True
+    directory: Path, seed: int, chosen: str, deadline: float, count: int
 ) -> tuple[FailedProgram | None, int]:
     """Run the programs of a seed in its configuration; return a failure, and how many programs were run."""
     configuration = Configuration.drawn(seed, chosen)
     with Interpreter(directory, configuration) as interpreter:
-        search = _Search(interpreter, seed, deadline, shrink=shrink)
+        search = _Search(interpreter, seed, deadline)
 
         @hypothesis_seed(seed)
         @settings(
             max_examples=count,
             database=None,
             deadline=None,
-            phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
+            phases=(Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
             print_blob=False,
         )
-        @given(programs(configuration.unit, _OPERATIONS))
+        @given(_programs(configuration.unit, _OPERATIONS))
         def run(program: Program) -> None:
             if search.fails(program):
                 raise _FailedError  # in one place: Hypothesis takes failures in different ones for different failures
@@ -139,23 +149,8 @@ def search_seed(
     return search.found, search.ran
 
 
-@contextmanager
-def built_interpreter() -> Iterator[Path]:
-    """Provide a directory with the interpreter, compiled against the StarPU that is found."""
-    with tempfile.TemporaryDirectory(prefix="starpullm-fuzz-") as name:
-        directory = Path(name)
-        build_interpreter(directory)
-        yield directory
-
-
 def search(
-    seed: int,
-    seconds: float,
-    chosen: str,
-    progress: Callable[[int, Configuration, int], None],
-    count: int = PROGRAMS_OF_A_SEED,
-    *,
-    shrink: bool = True,
+    seed: int, seconds: float, chosen: str, progress: Callable[[int, Configuration, int], None]
 ) -> tuple[FailedProgram | None, int]:
     """Run programs of this seed and the ones after it until one fails or the time is over."""
     deadline = time.monotonic() + seconds
@@ -163,7 +158,7 @@ def search(
     with built_interpreter() as directory:
         while time.monotonic() < deadline:
             progress(seed, Configuration.drawn(seed, chosen), total)
-            finding, ran = search_seed(directory, seed, chosen, deadline, count, shrink=shrink)
+            finding, ran = search_seed(directory, seed, chosen, deadline, _PROGRAMS_OF_A_SEED)
             total += ran
             if finding is not None:
                 return finding, total

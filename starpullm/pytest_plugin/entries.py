@@ -16,6 +16,7 @@ FAMILIES = {
     "kernels": "kernels of every SIMD level have the bits of the plain ones",
     "interface": "the library describes the machine and its threads correctly",
     "scenario": "trainers have a plain sequential model's bits in random sequences of calls",
+    "fuzz": "StarPU runs random programs as a serial interpreter does",
     "throughput": "training is as fast as a baseline; only with --starpullm-benchmark",
 }
 """The families of tests, in the order of the summary; the marker of each has the prefix ``starpullm_``."""

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from starpullm.checks.cases import Case
+from starpullm.checks.random_programs import RandomPrograms
+from starpullm.checks.result import Outcome
 from starpullm.commands.main import main
 from starpullm.errors import InvalidArgumentError, MissingDependencyError
 from starpullm.fuzz.c_program import c_program
 from starpullm.fuzz.configuration import Configuration
-from starpullm.fuzz.interpreter import Interpreter, compile_c, starpu_flags
-from starpullm.fuzz.search import built_interpreter, search_seed
+from starpullm.fuzz.interpreter import Interpreter, built_interpreter, compile_c, starpu_flags
+from starpullm.fuzz.search import search_seed
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -90,6 +93,16 @@ def test_a_starpu_that_pkg_config_does_not_find(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.delenv("STARPU_PREFIX", raising=False)
     with pytest.raises(MissingDependencyError, match=r"starpu-1\.4"):
         starpu_flags()
+
+
+def test_the_suites_programs_pass_on_one_worker() -> None:
+    assert RandomPrograms().run(None, Case(what="eager-1")).outcome is Outcome.PASSED
+
+
+def test_the_suite_names_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-compiler")
+    assert not list(RandomPrograms().cases(None, 1))  # type: ignore[arg-type]  # options aren't looked at
+    assert "no C compiler" in RandomPrograms.without_cases
 
 
 @pytest.mark.parametrize("seed", ["-1", "one", str(1 << 62)])

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from starpullm.errors import InvalidArgumentError
 from starpullm.fuzz.c_program import c_program
 from starpullm.fuzz.configuration import Configuration
-from starpullm.fuzz.draw import build
+from starpullm.fuzz.draw import random_program
 from starpullm.fuzz.oracle import RW, Oracle, R, W
 
 
 def _random_program(seed: int) -> str:
-    drawn = random.Random(seed)
-    handles = [drawn.randbytes(4) for _ in range(6)]
-    return build(handles, [drawn.randbytes(16) for _ in range(200)], 1).text
+    return random_program(seed, 200).text
 
 
 def _accesses(line: str) -> list[tuple[str, str, str]]:
