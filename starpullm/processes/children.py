@@ -71,7 +71,7 @@ class _Pickler(pickle.Pickler):
     """Lets the child import a function of another package from its file."""
 
     def reducer_override(self, value: object) -> Any:
-        """Return how the child makes a value; of other values, pickle knows."""
+        """Return how the child gets such a function; pickle knows how it gets other values."""
         if isinstance(value, FunctionType) and value.__module__.partition(".")[0] != __package__.partition(".")[0]:
             return find_function, (location_of(value),)
         return NotImplemented
