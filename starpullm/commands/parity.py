@@ -111,7 +111,7 @@ def command(**values: Any) -> None:
         with progress_bar(hidden=run.as_json) as progress:
             bar = progress.add_task("parity", total=steps * len(places))
             for (record, counts), place in product(plan, places):
-                directory = Path(name, record.name)  # for the record's model
+                directory = Path(name, "model")
                 directory.mkdir(exist_ok=True)
                 with Runtime(*place, comm, **runtime_options(run)) as runtime, guarded(comm, exit_status):
                     context = CheckContext(runtime, directory, lambda: progress.advance(bar))
@@ -121,7 +121,7 @@ def command(**values: Any) -> None:
                     if run.report and record is plan[0][0]:
                         _record(report, context, case)
                 if place == places[-1]:
-                    shutil.rmtree(directory)
+                    shutil.rmtree(directory)  # a model may be large
         report.status = _exit_status(results)
         _print_summary(results, as_json=run.as_json)
     sys.exit(_exit_status(results))
