@@ -106,10 +106,11 @@ def candidates_of(sources: Path, folder: str) -> Iterator[Candidate]:
     """Yield what the tool makes of the C files of a folder below native/src; ``sources`` has a copy of ``native``."""
     for path in sorted((sources / "native" / "src" / folder).glob("*.c")):
         if f"{folder}/{path.name}" not in _FILES_LEFT_OUT:
-            yield from _candidates_of_file(path, str(path.relative_to(sources)))
+            yield from candidates_of_file(path, str(path.relative_to(sources)))
 
 
-def _candidates_of_file(path: Path, name: str) -> Iterator[Candidate]:
+def candidates_of_file(path: Path, name: str) -> Iterator[Candidate]:
+    """Yield what the tool makes of a C file, which candidates know by a name."""
     text = path.read_text("utf-8")
     original = text.splitlines()
     code = _without_comments(text).splitlines(keepends=True)

@@ -1,0 +1,59 @@
+"""Builds StarPU with one bug at a time and tries the stages until one catches it: ``python -m evaluation.starpu``.
+
+It can be interrupted at any time; the next call goes on, also with other stages.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import chain
+from pathlib import Path
+
+from .bugs import mends, mutants
+from .build import StarpuBuild
+from .stages import STAGES, Results, Tried, try_stage
+
+_NO_BUG = "can't be put in or compiled, or changes no code"
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m evaluation.starpu", description=__doc__)
+    parser.add_argument("--repository", required=True, help="a clone of StarPU's repository")
+    parser.add_argument("--directory", type=Path, default=Path(".cache/starpu-bugs"), help="of build and results")
+    parser.add_argument("--stage", action="append", choices=STAGES, help="only these; default all")
+    parser.add_argument("--mutants", type=int, default=100, help="how many beside the mends; default 100")
+    parser.add_argument("--seed", type=int, default=1, help="of the mutants; default 1")
+    options = parser.parse_args()
+    directory = options.directory.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    results, stages = Results(directory / "results.jsonl"), options.stage or list(STAGES)
+    build, left = StarpuBuild(directory, options.repository), options.mutants
+    for stage in stages:
+        if stage not in results.of(""):
+            finding, seconds = try_stage(stage, build.libraries)
+            if finding:
+                raise SystemExit(f"{stage}: the unchanged StarPU doesn't pass: {finding}")
+            results.add(Tried("unchanged", "", "", stage, finding, seconds))
+    for bug in chain(mends(), mutants(build.source, options.seed)):
+        if bug.candidate and not left:
+            break
+        done = results.of(bug.name)
+        todo = [stage for stage in stages if stage not in done and _NO_BUG not in done]
+        if todo and not any(tried.finding for tried in done.values()):
+            if not build.compile(bug):
+                todo, done[_NO_BUG] = [], Tried("no bug", bug.name, bug.wrong, _NO_BUG, "", 0.0)
+                results.add(done[_NO_BUG])
+            for stage in todo:
+                tried = Tried(bug.kind, bug.name, bug.wrong, stage, *try_stage(stage, build.libraries))
+                results.add(tried)
+                print(*tried, sep=" | ", flush=True)
+                if tried.finding:
+                    break
+            build.restore()
+        left -= bool(bug.candidate) and _NO_BUG not in done
+    (directory / "table.md").write_text("\n".join(results.table()) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""The list of mends, and the table: nothing is built."""
+
+import re
+from pathlib import Path
+
+from .bugs import mends
+from .stages import STAGES, Results, Tried
+
+
+def test_mends_are_commits_with_what_is_wrong() -> None:
+    found = list(mends())
+    assert len({bug.name for bug in found}) == len(found) >= 40
+    assert all(re.fullmatch(r"[0-9a-f]{9}", bug.name) and bug.wrong for bug in found)
+
+
+def test_the_table_counts_each_bug_once(tmp_path: Path) -> None:
+    """What changes no code, and the runs of the unchanged StarPU, are no bugs."""
+    results = Results(tmp_path / "results.jsonl")
+    for kind, name, stage, finding in (
+        ("unchanged", "", 0, ""),
+        ("mends, mpi", "a", 0, ""),
+        ("mends, mpi", "a", 1, "growth"),
+        ("mends, mpi", "b", 0, ""),
+        ("no bug", "c", 1, ""),
+    ):
+        results.add(Tried(kind, name, "a leak", list(STAGES)[stage], finding, 60.0))
+    table = list(Results(tmp_path / "results.jsonl").table())
+    assert table[2:] == [
+        "| mends, mpi | 2 | 1, 50% (1% to 99%) | 0 | 1 | 0 | 0 |",
+        "| **all mends** | 2 | 1, 50% (1% to 99%) | 0 | 1 | 0 | 0 |",
+        "",
+        "- not caught (mends, mpi): b: a leak",
+    ]
