@@ -27,7 +27,7 @@ class Expectations:
         self.compared += 1
         difference = compare_bits(expected, found)
         if difference is not None:
-            self.add(what, "equal bits", "; ".join(f"{name}: {row}" for name, row in difference.evidence().items()))
+            self.wrong.append(Finding(f"{what}: expected equal bits, found others", difference.evidence()))
 
     def add(self, what: str, expected: str, found: str) -> None:
         """Add an expectation that isn't met."""

@@ -44,11 +44,10 @@ def check_build_bits(new: Mapping[str, str], baseline: Mapping[str, str], steps:
         unmatched = min(set(new) ^ set(baseline))
         raise InvalidArgumentError(f"bits of the builds: found {unmatched} in one of them, expected it in both")
     differing = [name for name in new if new[name] != baseline[name]]
-    first = f"; the first is {differing[0]}" if differing else ""
     return Result(
         check="bits of the builds",
         outcome=Outcome.FAILED if differing else Outcome.PASSED,
-        sentence=f"{len(differing)} of {len(new)} tensors differ after {steps} steps{first}",
+        sentence=f"{len(differing)} of {len(new)} tensors differ after {steps} steps",
         compared=len(new),
         unit="tensors",
         measured=len(differing),
@@ -98,11 +97,11 @@ def check_cost(now: GraphCost, baseline: GraphCost) -> Result:
     costs = {name: (getattr(now, name), getattr(baseline, name)) for name in names}
     grown, shrunk = sum(new > old for new, old in costs.values()), sum(new < old for new, old in costs.values())
     sentence = f"{grown} of {len(names)} numbers have grown" if grown else "no number has grown"
-    changes = {
-        name.replace("_", " "): f"{new}, baseline {old} ({new - old:+d})"
+    changes = tuple(
+        Finding(f"{new}, baseline {old} ({new - old:+d})", where=name.replace("_", " "))
         for name, (new, old) in costs.items()
         if new != old
-    }
+    )
     return Result(
         check="graph cost",
         outcome=Outcome.FAILED if grown else Outcome.PASSED,
@@ -110,7 +109,7 @@ def check_cost(now: GraphCost, baseline: GraphCost) -> Result:
         compared=len(names),
         unit="numbers",
         measured=grown,
-        findings=(Finding("changed numbers", changes),) if changes else (),
+        findings=changes,
         count=grown,
         facts={"now": now, "baseline": baseline},
     )

@@ -96,7 +96,7 @@ def compare_builds(
         check="throughput",
         outcome=outcome,
         sentence=reason if verdict.value == outcome.value else f"{verdict.value}: {reason}",
-        findings=tuple(map(Finding, (reason, *lines))),
+        findings=tuple(map(Finding, lines)),
         compared=len(new),
         unit="rounds",
         measured=max(change.change for change in judged),

@@ -265,8 +265,8 @@ def test_costs_are_compared_exactly() -> None:
     assert result.outcome is Outcome.FAILED
     assert result.lines() == [
         "graph cost: failed: 1 of 5 numbers have grown, 1 have shrunk",
-        "  tasks: 170, baseline 169 (+1)",
-        "  bytes between tasks: 999996, baseline 1000000 (-4)",
+        "  tasks  170, baseline 169 (+1)",
+        "  bytes between tasks  999996, baseline 1000000 (-4)",
     ]
     less = check_cost(COST, more)
     assert less.outcome is Outcome.FAILED  # its bytes have grown
