@@ -44,7 +44,8 @@ PLACEMENTS: Final = {
 }
 """The last has little more memory than the largest task takes."""
 
-STEPS: Final = 20
+STEPS: Final = 5
+DRAWN_STEPS: Final = 20
 """So many that by chance every operation runs on both kinds."""
 
 ON_WORKERS: Final = ("mean_loss", "report_loss")
@@ -106,7 +107,7 @@ def _watched(
     latest: dict[int, set[bool]] = {}
     watched: dict[str, Any] = {"keep_activations": False, "trace": True, "instruments": instruments}
     with record_trainer(runtime, record, checkpoint, **watched) as trainer:
-        for step in range(STEPS):
+        for step in range(DRAWN_STEPS if of.percent == DRAWN else STEPS):
             before = runtime.moved()
             trainer.clear_trace()
             trainer.step(*local_batch(trainer, case.seed, step))
