@@ -96,8 +96,8 @@ class GrowthOverSteps(_Growth):
 class GrowthOverTrainers(_Growth):
     """Compare what trainers allocate that are traced, saved and closed, with what of it is freed.
 
-    They are closed after a step that is refused: its task after the first contribution to a gradient has no memory. By
-    then, no rank waits for a message of another one. One rank's are also closed while a saved step is under way.
+    They are closed after a step whose task after the first contribution to a gradient has no memory: no rank waits for
+    another one then. On one rank, they are also closed while a saved step is under way.
     """
 
     claim = "closed trainers leave nothing allocated"
@@ -117,8 +117,8 @@ class GrowthOverTrainers(_Growth):
             trainer.step(*local_batch(trainer, case.seed, 0))
             sites = (site for site in allocations.sites() if site.module == str(find_library()))
             place = max(sites, key=lambda site: site.made).caller  # that of tasks
-            own = [task.operation for task in trainer.trace() if task.rank == context.runtime.rank]
-            number = own.index("matmul_backward_weight") + 2
+            operations = (task.operation for task in trainer.trace() if task.rank == context.runtime.rank)
+            number = [*operations].index("matmul_backward_weight") + 2
 
         def repeat(count: int) -> None:
             for _ in range(count):

@@ -136,10 +136,7 @@ def left_allocations(stays: int = 0) -> str:
 
 
 def bytes_on_node(node: int = 0, most: int = 0) -> int:
-    """Return the bytes that StarPU has allocated on a memory node, after some time to free what is more than expected.
-
-    Node 0 is main memory, where these are other ranks' values, and data that may move to a disk.
-    """
+    """Return the bytes of copies and moving data on a node of StarPU (0: memory), after some time to free more."""
     used = open_library().starpu_memory_get_used
     used.restype = ctypes.c_size_t
     deadline = time.monotonic() + FREEING_SECONDS

@@ -27,9 +27,6 @@ RECORD = "small"
 PLACES = {"ahead": ("2x1", "8M"), "lru": ("1x2", "12M")}
 """A partition for each plan, and a limit a little above the smallest. Without parallel workers both take two."""
 
-LEAST_BYTES = 1 << 16
-"""A smaller datum never moves."""
-
 
 @check
 class Offloading(StandaloneCheck):
@@ -74,9 +71,9 @@ class Offloading(StandaloneCheck):
         with record_trainer(runtime, record, checkpoint, **options) as trainer:
             trainer.step(*local_batch(trainer, case.seed, 0))
             sizes = {handle.name: handle.bytes for handle in trainer.trace().handles}
-            kept = ("params/", "m/", "v/") if runtime.drops else ("",)
-            moving = sum(size for name, size in sizes.items() if size >= LEAST_BYTES and name.startswith(kept))
-            staying = sum(size for size in sizes.values() if size < LEAST_BYTES)
+            kept, least = ("params/", "m/", "v/") if runtime.drops else ("",), 1 << 16  # what is smaller never moves
+            moving = sum(size for name, size in sizes.items() if size >= least and name.startswith(kept))
+            staying = sum(size for size in sizes.values() if size < least)
             for node, most in enumerate((moving + staying, moving)):
                 if (used := bytes_on_node(node, most)) > most:
                     findings.append(Finding(f"after a step StarPU has {used} bytes on node {node}, expected {most}"))

@@ -297,28 +297,23 @@ class Options:
 
         Unless partitions are chosen, they take turns with partitions that have more workers than there are cores.
         """
-        from starpullm.machine import count_cores, crowded_partitions
         from starpullm.runtime import Partition
 
-        partitions = [max(self._partitions(1), key=lambda text: Partition.parse(text).workers)]
-        if "all" in self.partition:
-            partitions += crowded_partitions(count_cores(), *self._limits)
-        return list(map(RuntimeConfiguration, cycle(partitions), self.schedulers or PERTURBING))
+        usual = self._partitions(1)
+        most = max(usual, key=lambda text: Partition.parse(text).workers)
+        others = [text for text in self._partitions(1, crowded=True) if text not in usual]
+        return list(map(RuntimeConfiguration, cycle([most, *others]), self.schedulers or PERTURBING))
 
-    @property
-    def _limits(self) -> tuple[int, int]:
+    def _partitions(self, ranks: int, *, crowded: bool = False) -> list[str]:
+        """Return the chosen partitions. Tests are named by them, so nothing is started or loaded to find them."""
         from starpullm.binding.library import find_library, starpu_limits
+        from starpullm.machine import count_cores, crowded_partitions, full_partitions
 
         try:
-            return starpu_limits(find_library())
+            limits = starpu_limits(find_library())
         except StarpullmError as error:
             raise UnknownMachineError(f"this machine can't be inspected: {error}") from error
-
-    def _partitions(self, ranks: int) -> list[str]:
-        """Return the chosen partitions. Tests are named by them, so nothing is started or loaded to find them."""
-        from starpullm.machine import count_cores, full_partitions
-
-        own = full_partitions(max(count_cores() // ranks, 1), *self._limits)
+        own = (crowded_partitions if crowded else full_partitions)(max(count_cores() // ranks, 1), *limits)
         groups = (["1x1", *reversed(own)] if text == "all" else [text] for text in self.partition)
         return list(dict.fromkeys(chain(*groups)))
 

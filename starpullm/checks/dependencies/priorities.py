@@ -19,10 +19,7 @@ from starpullm.trace import Trace
 
 @check
 class Priorities(Check):
-    """Compare each task's priority with those of the tasks that were ready when one worker took it.
-
-    All tasks of two steps are submitted before one runs, so what is ready follows from the order in which they end.
-    """
+    """Compare each task's priority with those of the tasks that were ready when one worker took it."""
 
     family, unit = "dependencies", "choices"
     claim = "of the ready tasks, one worker takes one of the highest priority"
@@ -35,7 +32,7 @@ class Priorities(Check):
         return [RuntimeConfiguration("1x1", scheduler) for scheduler in ("lws", "prio")]
 
     def run(self, context: CheckContext, case: Case) -> Result:
-        """Run held steps."""
+        """Run steps whose tasks are all submitted before one runs: what is ready follows from their order."""
         with traced_trainer(context, case) as trainer:
             run_held_steps(trainer, case.seed)
             return self.judge(trainer.trace())
