@@ -173,11 +173,10 @@ static void copy_maps(int to)
 {
     const int from = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
     char part[1 << 12];
-    ssize_t bytes = from < 0 ? 0 : read(from, part, sizeof part);
-    while (bytes > 0 && write(to, part, (size_t)bytes) == bytes)
-        bytes = read(from, part, sizeof part);
-    if (from >= 0)
-        close(from);
+    ssize_t bytes;
+    while ((bytes = read(from, part, sizeof part)) > 0 && write(to, part, (size_t)bytes) == bytes)
+        ;
+    close(from);
 }
 
 static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t hash)

@@ -54,6 +54,7 @@ _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPAR
     default="free",
     help="Order of accesses with REDUX and COMMUTE: any, or that of submission, to compare bits.",
 )
+@click.option("--expect-status", type=int, default=0, metavar="N", help="With which PROGRAM ends if all is well.")
 @click.option("--no-poison", is_flag=True, help="Leave out the runs with poison.")
 @click.option(
     "--tolerance", metavar="4ulp|1e-6", help="Bound of what a free order (REDUX, COMMUTE) may change: ULP, or relative."

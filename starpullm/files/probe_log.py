@@ -118,10 +118,10 @@ class ProbeLog:
     def are_mapped(self, addresses: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Return which numbers were addresses of mapped memory when contents were recorded."""
         with reading(self.folder / "maps") as (file, _):
-            ranges = [line.split()[0].split(b"-") for line in file.read().splitlines()]
-        ends = np.array([[int(end, 16) for end in pair] for pair in ranges], np.uint64).reshape(-1, 2)
-        mapped: NDArray[np.bool_] = (addresses[:, None] >= ends[:, 0]) & (addresses[:, None] < ends[:, 1])
-        return np.asarray(mapped.any(axis=1))
+            ranges = {line.split()[0] for line in file.read().splitlines()}
+        pairs = sorted(tuple(int(end, 16) for end in pair.split(b"-")) for pair in ranges)
+        starts, ends = np.array([(0, 0), *pairs], np.uint64).T
+        return np.asarray(addresses < ends[np.searchsorted(starts, addresses, "right") - 1])
 
     def times(self, kind: int) -> NDArray[np.int64]:
         """Return when each task was ready, started or ended; -1 if it never was."""

@@ -27,6 +27,7 @@ class Fault(StrEnum):
     NOT_DETERMINISTIC = "not deterministic"
     CHANGING_INPUT = "input changes from run to run"
     INPUT_FROM_OUTSIDE = "input from outside"
+    OTHER_OUTPUT = "other output"
     OTHER_TASKS = "other tasks"
     ORDER = "order"
     ENDING = "ending"

@@ -15,9 +15,6 @@ from starpullm.probe.program_tasks import TaskFlow
 _ATTEMPTS = 3
 """Runs of the perturbed schedule: its seed decides the choice among ready tasks, the machine which tasks are ready."""
 
-_LOOKED_AT = 1000
-"""Words of contents that are addresses, or not."""
-
 RunAgain = Callable[[ProbeSchedule, str, ProgramFinding], TaskFlow | None]
 
 
@@ -37,7 +34,8 @@ def with_first_element(finding: ProgramFinding, schedule: ProbeSchedule, run_aga
             return _not_shown(finding, "this schedule didn't run to its end again")
         if _is_same_fault(reference, other, access):
             return _completed(finding, reference, other, access)
-    if not schedule.held and _hold_addresses(reference, access):
+    content = reference.log.bytes_of(int(reference.after[0][access])) or b""
+    if not schedule.held and reference.log.are_mapped(np.frombuffer(content[: len(content) // 8 * 8], "<u8")).any():
         return _in_addresses(finding, "perhaps in addresses alone, of which the handle holds some")
     return _not_shown(finding, f"in {_ATTEMPTS} more runs of this schedule it didn't happen again")
 
@@ -75,15 +73,10 @@ def _are_addresses(reference: TaskFlow, other: TaskFlow, expected: bytes, found:
     """Return whether all words that differ were addresses of something, in both runs."""
     whole = len(expected) // 8 * 8
     one, two = (np.frombuffer(content[:whole], "<u8") for content in (expected, found))
-    differs = np.flatnonzero(one != two)[:_LOOKED_AT]
-    if len(differs) == 0 or expected[whole:] != found[whole:]:
+    differs = one != two
+    if not differs.any() or expected[whole:] != found[whole:]:
         return False
     return bool((reference.log.are_mapped(one[differs]) & other.log.are_mapped(two[differs])).all())
-
-
-def _hold_addresses(flow: TaskFlow, access: int) -> bool:
-    content = flow.log.bytes_of(int(flow.after[0][access])) or b""
-    return bool(flow.log.are_mapped(np.frombuffer(content[: len(content) // 8 * 8], "<u8")[:_LOOKED_AT]).any())
 
 
 def _in_addresses(finding: ProgramFinding, text: str) -> ProgramFinding:

@@ -54,6 +54,7 @@ def probe_program(
     poison: bool = True,
     keep: Path | None = None,
     intended: Path | None = None,
+    expect_status: int = 0,
     progress: Callable[[], None] = lambda: None,
 ) -> ProbeResult:
     """Judge a StarPU program: whether its results depend on the schedule, and its tasks do what they declare.
@@ -85,6 +86,8 @@ def probe_program(
         A folder that is made, in which logs stay: one folder for each run, with the ends of the program's output.
     intended
         A file of findings about declarations that are no faults, with their reasons: see docs/probe.md.
+    expect_status
+        With which the program ends if all is well.
     progress
         Is called after each run.
 
@@ -112,7 +115,7 @@ def probe_program(
         program = ProgramRuns(
             tuple(command), workers, directory, limits, progress, contents, keep is not None, is_ordered
         )
-        judge = _Judge(program, bound)
+        judge = _Judge(program, bound, Observations(statuses=frozenset({expect_status})))
         with judge.runs.run(probe_schedules.REFERENCE) as reference:
             judge.judge(reference, runs, seed, poison)
             return conclude(judge.runs, judge.seen, reference, bound, known)
@@ -157,7 +160,7 @@ class _Judge:
                 f"{program_of(self.runs.command)}: submitted no task in a scheduling context without a policy of its "
                 f"own (it {reference.ending}){others}{what_it_said(reference.ending.stderr)}, {lifts}"
             )
-        if not self.seen.add_ending(reference, reference):
+        if not self.seen.add_ending(reference, reference, self.runs.run_bare):
             return
         self._watch(reference)
         if poison and self.is_steady is not False:
@@ -202,7 +205,8 @@ class _Judge:
             for rank, comparison in compared.items():
                 flows = one.flows[rank], two.flows[rank]
                 self.seen.add_comparison(rank, comparison)
-                self.seen.findings += explain_poison(*flows, comparison.findings, read_access)
+                found = [*comparison.findings, *self.seen.other_output(one, two)]
+                self.seen.findings += explain_poison(*flows, found, read_access)
                 if all(have_ended_well):
                     self.seen.findings += of_unwritten(first.name, one.flows[rank])
 
@@ -223,7 +227,9 @@ class _Judge:
             return False
         compared = self._compared(run, reference)
         differs = any(comparison.different or comparison.findings for comparison in compared.values())
-        if run.schedule is not probe_schedules.REPEATED and self.is_steady is None and differs:
+        is_repeated, output = run.schedule is probe_schedules.REPEATED, self.seen.other_output(run, reference)
+        self.seen.has_steady_output &= not (is_repeated and output)
+        if not is_repeated and self.is_steady is None and (differs or output):
             self.is_steady = self._follows(probe_schedules.REPEATED, reference)
             if not self.is_steady:
                 return False
@@ -231,6 +237,8 @@ class _Judge:
         for rank, comparison in compared.items():
             self.seen.add_comparison(rank, comparison)
             self.seen.findings += self._faults(run, rank, reference.flows[rank], comparison)
+        if not differs:
+            self.seen.findings += self.seen.other_output(run, reference)
         return not any(finding.kind.forbids_comparison for finding in self.seen.findings)
 
     def _faults(

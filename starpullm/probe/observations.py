@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from starpullm.files import probe_log
 from starpullm.probe.compare import RunComparison, Unsteady
 from starpullm.probe.findings import Fault, ProgramFinding
+from starpullm.probe.program import ProgramEnding
 from starpullm.probe.program_tasks import TaskFlow, counted, listed
 from starpullm.probe.recorded import RecordedRun, ending_finding, last_moments
 from starpullm.probe.single_run_checks import changed_between, never_ran, written_though_read
@@ -19,8 +20,8 @@ from starpullm.probe.undeclared import Watched, undeclared_accesses
 class Observations:
     """What the runs have shown.
 
-    ``flows`` are those of the runs that were compared, by schedule and rank. ``unsteady`` is what
-    changes from run to run by itself. ``moments`` are lines about processes that didn't end by themselves.
+    ``flows`` are those of the runs that were compared, by schedule and rank. ``unsteady`` is what changes from run to
+    run by itself. Runs should end with one of the ``statuses``. ``moments`` are lines about others.
     """
 
     findings: list[ProgramFinding] = field(default_factory=list)
@@ -30,6 +31,8 @@ class Observations:
     unsteady: dict[int, Unsteady] = field(default_factory=dict)
     watched: Watched = field(default_factory=Watched)
     tolerated_handles: set[str] = field(default_factory=set)
+    statuses: frozenset[int] = frozenset({0})
+    has_steady_output: bool = False
 
     def add_reference(self, run: RecordedRun) -> None:
         """Take account of the reference schedule by itself."""
@@ -50,28 +53,46 @@ class Observations:
         also where the application has acquired that meanwhile.
         """
         name = run.schedule.name
+        self.has_steady_output = run.ending.words == reference.ending.words
         self.watched = Watched.of(list(run.flows.values()))
         for rank, flow in run.flows.items():
             found = list(undeclared_accesses(name, flow))
             known = {(rank, one.kind, one.task, one.handle) for one in found}
             self.findings = [one for one in self.findings if (one.rank, one.kind, one.task, one.handle) not in known]
             self.findings += found
-        if run.ending.status == reference.ending.status:
+        if run.ending.status in self.statuses:
             return True
         text = f"undeclared accesses: the program {run.ending}, perhaps by a system call on data protected against them"
         self.findings.append(ProgramFinding(text, kind=Fault.NOT_CHECKED, schedule=name))
         return False
 
-    def add_ending(self, run: RecordedRun, reference: RecordedRun) -> bool:
+    def add_ending(
+        self, run: RecordedRun, reference: RecordedRun, run_bare: Callable[[], ProgramEnding] | None = None
+    ) -> bool:
         """Take account of how a run ended; return whether it can be compared."""
-        finding = ending_finding(run, reference)
+        finding = ending_finding(run, reference, self.statuses)
         if finding is None:
             return True
+        if run_bare is not None:
+            bare = run_bare()
+            is_of_probe = run.is_complete and bare.status in self.statuses
+            finding = finding.with_evidence(**{"without the probe": f"the program {bare}, on all its workers"})
+            finding = replace(finding, kind=Fault.NOT_CHECKED if is_of_probe else finding.kind)
+            self.statuses = frozenset({run.ending.status or 0}) | (self.statuses if is_of_probe else frozenset())
         self.findings.append(finding)
         if run is reference and run.is_complete:
             return True  # its own idea of failure, but it ran to its end
         self.moments += last_moments(run)
         return False
+
+    def other_output(self, run: RecordedRun, reference: RecordedRun) -> list[ProgramFinding]:
+        """Return a finding if the program has printed something else, where that doesn't change by itself."""
+        here, there = run.ending.words, reference.ending.words
+        if here == there or not self.has_steady_output or {run.ending.status, reference.ending.status} - self.statuses:
+            return []
+        evidence = {"here": listed([*(here - there)]), "reference schedule": listed([*(there - here)])}
+        sentence = "the program prints other words, whatever their order"
+        return [ProgramFinding(sentence, evidence, kind=Fault.OTHER_OUTPUT, schedule=run.schedule.name)]
 
     def add_comparison(self, rank: int, comparison: RunComparison) -> None:
         """Count what was compared."""

@@ -17,8 +17,8 @@ from starpullm.probe.program_tasks import TaskFlow
 
 _TRANSACTION = "starpu_transaction_"
 """StarPU's own codelets, whose handle only orders tasks: they declare to write it, and write nothing."""
-_MOST_RUNS = 8
-"""Of `ReadAccess`, for all findings of a probe together."""
+_MOST_CODELETS = 3
+"""For which `ReadAccess` runs the program."""
 
 
 class ReadAccess:
@@ -26,7 +26,6 @@ class ReadAccess:
 
     def __init__(self, run_again: RunAgain) -> None:
         self._run_again = run_again
-        self._runs = 0
         self._known: dict[str, int | None] = {}  # by codelet: which of a task's accesses; None: none of them
 
     def of(self, flow: TaskFlow, finding: ProgramFinding, suspects: list[int], is_certain: bool) -> int | None:
@@ -35,15 +34,13 @@ class ReadAccess:
         if is_certain and len(suspects) == 1:
             return suspects[0]
         if finding.codelet not in self._known:
-            found = (suspect - first for suspect in suspects if self._is_used(flow, finding, suspect - first))
+            looked_at = suspects if len(self._known) < _MOST_CODELETS and not flow.is_nested else []
+            found = (suspect - first for suspect in looked_at if self._is_used(flow, finding, suspect - first))
             self._known[finding.codelet] = next(found, suspects[0] - first if suspects and is_certain else None)
         position = self._known[finding.codelet]
         return None if position is None else first + position
 
     def _is_used(self, flow: TaskFlow, finding: ProgramFinding, position: int) -> bool:
-        if self._runs == _MOST_RUNS or flow.is_nested:
-            return False
-        self._runs += 1
         schedule = replace(POISONED[0], other_poison=position + 1)
         other = self._run_again(schedule, str(finding.task), finding)
         own = slice(int(flow.first[finding.task]), int(flow.first[finding.task + 1]))
@@ -90,8 +87,6 @@ def _explained(
     """Return what a task has used, of its own or of another one."""
     own = np.arange(flow.first[finding.task], flow.first[finding.task + 1])
     suspects = own[_is_filled(flow)[own]]
-    untouched = [_left_bytes(flow, access) for access in suspects.tolist()]  # the more of it, the likelier only read
-    suspects = suspects[np.argsort(untouched, kind="stable")[::-1]]
     writer = _writer(flow, finding.task, left)
     access = read_access.of(flow, finding, suspects.tolist(), writer is None)
     if access is not None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -47,6 +48,11 @@ class ProgramEnding:
     """Of the threads of its processes by their number, if it was killed at the time limit."""
     ended: Sequence[frozenset[int]]
     """Processes with a log that ended before they were killed, in this order; those seen at once are one set."""
+
+    @property
+    def words(self) -> Counter[str]:
+        """What it printed, in any order, as tasks print when they run; nothing if more was printed than is kept."""
+        return Counter(self.stdout.split() if len(self.stdout.encode()) < _KEPT else ())
 
     def __str__(self) -> str:
         if self.status is None:

@@ -13,6 +13,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.probe import probe_schedules
 from starpullm.probe.findings import ProgramFinding
 from starpullm.probe.probe_schedules import ProbeSchedule
+from starpullm.probe.program import ProgramEnding, run_program
 from starpullm.probe.program_tasks import TaskFlow
 from starpullm.probe.recorded import RecordedRun, record
 from starpullm.probe.surroundings import Files, no_input
@@ -100,6 +101,13 @@ class ProgramRuns:
                 self.forget_runs_again()
         flow = run.flows.get(finding.rank)
         return flow if flow is not None and flow.num_tasks > finding.task and run.is_complete else None
+
+    def run_bare(self) -> ProgramEnding:
+        """Run the program without the probe."""
+        folder = self.directory / "bare"
+        folder.mkdir()
+        limit = self.limits.limit(probe_schedules.REFERENCE)
+        return run_program(self.command, {"STARPU_HOME": str(self.directory)}, limit, folder)
 
     def forget_runs_again(self) -> None:
         """Remove the records of runs for findings, unless logs are kept."""

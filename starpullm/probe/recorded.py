@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,10 +139,9 @@ def calibrate(command: Sequence[str], environment: Mapping[str, str]) -> None:
             )
 
 
-def ending_finding(run: RecordedRun, reference: RecordedRun) -> ProgramFinding | None:
-    """Return what to report of a run's ending; None if it ended as the reference schedule, and that one with 0."""
-    status = run.ending.status
-    if status is not None and status == (reference.ending.status if run is not reference else 0):
+def ending_finding(run: RecordedRun, reference: RecordedRun, expected: Container[int]) -> ProgramFinding | None:
+    """Return what to report of a run's ending; None if it ended with an expected status."""
+    if run.ending.status is not None and run.ending.status in expected:
         return None
     evidence = {} if run is reference else {"reference schedule": f"the program {reference.ending}"}
     kind = Fault.POISONED_ENDING if run.schedule.poison else Fault.ENDING

@@ -184,6 +184,33 @@ def test_a_program_that_fails(scenarios: Path) -> None:
     assert result.findings[0].sentence == "the program ended with exit status 3"
 
 
+def test_what_the_program_prints_is_a_result(scenarios: Path) -> None:
+    (early,) = probe(scenarios, "prints_without_waiting").findings
+    assert early.kind is Fault.OTHER_OUTPUT
+    assert len(early.evidence["here"].split()) == len(early.evidence["reference schedule"].split()) == 1
+    (left,) = probe(scenarios, "prints_what_is_left").findings
+    assert (left.kind, left.codelet) == (Fault.PARTLY_WRITTEN, "copy_half")
+    assert left.evidence["evidence"].startswith("the application uses that")
+    assert probe(scenarios, "prints_in_any_order", runs=4).outcome is Outcome.PASSED
+    timed = probe(scenarios, "prints_the_time")
+    assert timed.outcome is Outcome.PASSED, timed.lines()
+    assert "standard output isn't compared: it changes from run to run by itself" in timed.surroundings
+
+
+def test_a_program_that_fails_because_of_the_reference_schedule(scenarios: Path) -> None:
+    result = probe(scenarios, "fails_on_one_worker")
+    assert result.outcome is Outcome.PASSED, result.lines()
+    (note,) = (note for note in result.notes if note.kind is Fault.NOT_CHECKED)
+    assert note.sentence == "the program ended with exit status 1"
+    assert note.evidence["without the probe"].startswith("the program ended with exit status 0")
+
+
+def test_another_exit_status_may_be_expected(scenarios: Path) -> None:
+    assert probe(scenarios, "fails", runs=1, expect_status=3).outcome is Outcome.PASSED
+    (ending,) = probe(scenarios, "right", runs=1, expect_status=3).findings
+    assert (ending.kind, ending.sentence) == (Fault.ENDING, "the program ended with exit status 0")
+
+
 def test_two_processes_of_one_number(scenarios: Path, tmp_path: Path) -> None:
     """Those of two nodes, or of two PID namespaces, write into one directory: each has a log of its own."""
     environment = {**os.environ, **REFERENCE.environment(tmp_path, 2)}

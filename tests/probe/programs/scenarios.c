@@ -8,6 +8,7 @@
 #include "blocks.h"
 
 enum { STEPS = 4 };
+static const double sleep_seconds = 0.1;
 
 static double undeclared;
 
@@ -100,6 +101,12 @@ static void combine(void *buffers[], void *argument)
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += *(double *)STARPU_VARIABLE_GET_PTR(buffers[1]);
 }
 
+static void sleep_a_while(void *buffers[], void *argument)
+{
+    usleep(1000000 * sleep_seconds);
+    elements(buffers, 0)[0] += 1;
+}
+
 static void crash(void *buffers[], void *argument)
 {
     *(volatile int *)8 = 1;
@@ -125,6 +132,7 @@ CODELET(stamp);
 CODELET(add);
 CODELET(add_undeclared);
 CODELET(add_number);
+CODELET(sleep_a_while);
 CODELET(crash);
 CODELET(never_end);
 static struct starpu_codelet zero_codelet = {.cpu_funcs = {zero}, .nbuffers = 1, .modes = {STARPU_W}, .name = "zero"};
@@ -408,6 +416,59 @@ static void noisy(void)
         fwrite(line, 1, sizeof line, i % 2 ? stdout : stderr);
 }
 
+// The application reads what it has not waited for, and no task does.
+static void prints_without_waiting(void)
+{
+    right();
+    starpu_task_wait_for_all();
+    SUBMIT(&smooth_codelet, STARPU_RW, handles[0], STARPU_R, handles[1]);
+    printf("result %g\n", *(volatile double *)&blocks[0][0]);
+}
+
+// The application has declared that it doesn't need the other half any more.
+static void prints_what_is_left(void)
+{
+    right();
+    SUBMIT(&copy_half_codelet, STARPU_W, handles[0], STARPU_R, handles[1]);
+    starpu_data_acquire(handles[0], STARPU_R);
+    printf("result %g\n", blocks[0][N - 1]);
+    starpu_data_release(handles[0]);
+}
+
+static void print_number(void *buffers[], void *argument)
+{
+    printf("block %g\n", elements(buffers, 0)[0]);
+}
+CODELET(print_number);
+
+// In the order in which the tasks run.
+static void prints_in_any_order(void)
+{
+    for (int b = 0; b < BLOCKS; b++) {
+        double number = b;
+        SUBMIT(&fill_codelet, STARPU_W, handles[b]);
+        SUBMIT(&add_number_codelet, STARPU_RW, handles[b], VALUE(number));
+        SUBMIT(&print_number_codelet, STARPU_R, handles[b]);
+    }
+}
+
+static void prints_the_time(void)
+{
+    right();
+    printf("%.9f s\n", starpu_timing_now());
+}
+
+// As a test of a speed-up would, on the one worker of the reference schedule.
+static void fails_on_one_worker(void)
+{
+    double start = starpu_timing_now();
+    for (int b = 0; b < BLOCKS; b++)
+        SUBMIT(&sleep_a_while_codelet, STARPU_RW, handles[b]);
+    starpu_task_wait_for_all();
+    if (starpu_timing_now() - start > 0.8 * BLOCKS * 1e6 * sleep_seconds)
+        exit(1);
+}
+
 static void no_tasks(void)
 {
 }
@@ -449,6 +510,11 @@ static const struct program programs[] = {
     PROGRAM(forks),
     PROGRAM(leaves_child),
     PROGRAM(noisy),
+    PROGRAM(prints_without_waiting),
+    PROGRAM(prints_what_is_left),
+    PROGRAM(prints_in_any_order),
+    PROGRAM(prints_the_time),
+    PROGRAM(fails_on_one_worker),
     PROGRAM(no_tasks),
     {"own_policy", right},
     PROGRAM(fails),
