@@ -120,9 +120,9 @@ def test_other_bits_are_found_and_named(llmc_stand_in: StandIn, tiny_checkpoint:
     [result] = json.loads(parity(library, "--json").check(1).stdout)
     assert result["outcome"] == "failed"
     assert result["facts"]["reference"] == f"llm.c in {library}"
-    sentences = [finding["sentence"] for finding in result["findings"]]
+    sentences = [finding["where"] for finding in result["findings"]]
     assert sentences[:3] == [f"step 0, {group}/fcprojb[1]" for group in ("grads", "m", "v")]
-    rows = result["findings"][0]["rows"]
+    rows = result["findings"][0]["evidence"]
     assert (rows["first element"], result["facts"]["ulps_of_first"]) == ("14, [14]", 2)
     assert rows["differ"].startswith("1 of ")
     golden = GoldenReference(shipped_record("tiny"), tiny_checkpoint)

@@ -42,7 +42,7 @@ def test_a_difference_is_found() -> None:
     run = run_cli("parity", *SIZES, "--sub-batches", 6, "--reduction", "tree", "--json").check(1)
     [result] = json.loads(run.stdout)
     assert (result["facts"]["reference"], result["facts"]["first"]) == ("plain model", "step 0, grads/lnfw")
-    assert result["findings"][0]["rows"]["expected values"].startswith("from the plain sequential model")
+    assert result["findings"][0]["evidence"]["expected values"].startswith("from the plain sequential model")
 
 
 def test_llmc_agrees_with_the_plain_model(llmc_stand_in: Callable[..., Path]) -> None:

@@ -60,8 +60,8 @@ def test_differing_bits_name_the_first_tensor_in_execution_order(
     assert (passed["family"], passed["configuration"], passed["outcome"]) == ("parity", "1x1 lws", "passed")
     assert passed["results"][0]["compared"] == 570
     assert failed["outcome"] == "failed"
-    sentences = [finding["sentence"] for finding in failed["results"][0]["findings"]]
-    assert sentences == ["step 1, activations/atty[0]", "step 1, grads/fcw[1]"]
+    tensors = [finding["where"] for finding in failed["results"][0]["findings"]]
+    assert tensors == ["step 1, activations/atty[0]", "step 1, grads/fcw[1]"]
     assert failed["message"].splitlines() == failed["results"][0]["lines"]
 
 

@@ -86,9 +86,9 @@ def test_a_difference_names_the_rank_that_wrote_it() -> None:
     assert outcome.status == 1
     [result] = json.loads(outcome.reports[0].stdout)
     first, facts = result["findings"][0], result["facts"]
-    assert facts["first"] == first["sentence"] == "step 0, grads/lnfw"
+    assert facts["first"] == first["where"] == "step 0, grads/lnfw"
     assert facts["ulps_of_first"] > 0
-    rows = first["rows"]
+    rows = first["evidence"]
     assert rows["expected values"] == "from the plain sequential model, which has the record's digest"
     assert rows["written last by"] == "gradient_add (step 0, sub-batch 0) on worker 0 of rank 0"
 
@@ -120,7 +120,7 @@ def test_the_worker_is_that_of_the_rank_that_wrote(tmp_path: Path) -> None:
     path = tmp_path / "tampered.json"
     path.write_text(json.dumps(content))
     [result] = json.loads(parity_of_two_ranks(path).reports[0].stdout)
-    writers = result["findings"][0]["rows"]["written last by"].split("; ")
+    writers = result["findings"][0]["evidence"]["written last by"].split("; ")
     assert writers == [
         f"attention_forward (step 0, sub-batch {sub_batch}, layer 0) on worker 0 of rank {rank}"
         for rank, sub_batch in ((0, 0), (0, 1), (1, 2), (1, 3))

@@ -159,7 +159,7 @@ class TrainerWithReference:
 
     def take(self, result: Result) -> None:
         """State that a check has found nothing."""
-        self.expect.equal(f"findings of {result.check}", "", result.sentence if result.count else "")
+        self.expect.equal(f"findings of {result.check}", "", "; ".join(map(str, result.findings)))
 
     def _take_gradients(self) -> None:
         assert self._inputs is not None
