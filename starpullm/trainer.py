@@ -37,6 +37,8 @@ class Trainer(Resource):
     ``trainer.params["qkvw"]`` is a copy of a parameter, all layers together; likewise ``grads``, ``m``, ``v``,
     ``activations`` and ``activation_grads`` (see ``tensor``).
 
+    Of the parameters, ``options`` are those that `starpullm.options.TrainingOptions` has, with their defaults.
+
     Parameters
     ----------
     runtime
