@@ -41,7 +41,7 @@ def conclude(
     found, excused, unused = split_intended([fault for fault in faults if not fault.kind.is_note], intended)
     addresses = [fault for fault in faults if fault.kind.is_note]
     notes = [*addresses, *_notes(seen, found)]
-    is_unlike = any(one.kind.forbids_comparison or one.kind is Fault.ENDING for one in found)
+    is_unlike = seen.totals["left_out"] or any(one.kind.forbids_comparison or one.kind is Fault.ENDING for one in found)
     output = "" if seen.has_steady_output else "standard output isn't compared: it changes from run to run by itself"
     surroundings = (*reference.surroundings, no_input(), output, runs.files.leavings() if is_unlike else "")
     found, notes = (with_places(findings, reference.flows) for findings in (found, notes))

@@ -20,7 +20,7 @@ from .conftest import Compile
 
 def test_a_right_program_passes(scenarios: Path, starpullm_program: Callable[..., ProbedProgram]) -> None:
     result = starpullm_program(scenarios, "commute").probe(runs=1, workers=2)
-    assert (result.outcome, result.num_tasks, result.runs) == (Outcome.PASSED, 13, 4)
+    assert (result.outcome, result.num_tasks, result.runs) == (Outcome.PASSED, 13, 5)
 
 
 def test_a_wrong_one_fails_with_the_task(scenarios: Path, starpullm_program: Callable[..., ProbedProgram]) -> None:
