@@ -77,16 +77,13 @@ static status extend_environment(const struct starpullm_runtime_options *options
     /* By default StarPU writes to stderr, which a library must not do. If it has OpenCL, it and hwloc load all OpenCL
      * platforms, also without devices: tens of MiB, and twice the time. The folder has no platform. */
     static char silent[] = "STARPU_SILENT=1", no_mpi_bind[] = "STARPU_MPI_NOBIND=1",
-                no_bind[] = "STARPU_WORKERS_NOBIND=1", no_platforms[] = "OCL_ICD_VENDORS=/",
-                no_component[] = "HWLOC_COMPONENTS=-opencl";
-    char *defaults[] = {silent, no_mpi_bind, NULL, NULL, NULL, NULL};
+                no_bind[] = "STARPU_WORKERS_NOBIND=1", no_platforms[] = "OCL_ICD_VENDORS=/";
+    char *defaults[] = {silent, no_mpi_bind, NULL, NULL, NULL};
     int count = 2;
     if (unbound)
         defaults[count++] = no_bind;
-    if (!options->devices) {
+    if (!options->devices)
         defaults[count++] = no_platforms;
-        defaults[count++] = no_component;
-    }
     return environment_extend(options->scheduler, options->offload ? offload : none, defaults);
 }
 
