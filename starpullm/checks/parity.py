@@ -30,6 +30,7 @@ from starpullm.checks.references import (
 from starpullm.checks.result import MAX_LISTED, Finding, Outcome, Result
 from starpullm.checks.training import local_sequences
 from starpullm.data.generator import generate_tokens
+from starpullm.errors import InvalidArgumentError
 from starpullm.golden.plain import PlainModel
 from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
 from starpullm.instruments import Instruments
@@ -210,6 +211,12 @@ class ParityWithLlmc(Parity):
         for case in super().cases(options, ranks):
             if library and case.arithmetic == options.arithmetics[0]:
                 yield replace(case, library=library)
+
+    def run(self, context: CheckContext, case: Case) -> Result:
+        """Compare with llm.c, which the case has to name."""
+        if not case.library:
+            raise InvalidArgumentError("library: found none, expected a shared object of llm.c")
+        return super().run(context, case)
 
 
 @dataclass

@@ -22,7 +22,7 @@ from starpullm.checks.parity import Parity
 from starpullm.checks.recorded_run import MAX_RECORDED, MAX_RECORDED_PARAMETERS, record_steps
 from starpullm.checks.result import Outcome, Result
 from starpullm.commands import options, sizes
-from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, exit_status, refuse_ranks
+from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, refuse_ranks
 from starpullm.commands.render import OUT, note, print_json, progress_bar
 from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.sizes import divisors
@@ -31,7 +31,7 @@ from starpullm.files.header import sha256_of
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.options import training_options
-from starpullm.processes.ranks import check_same_options, failing_together, guarded
+from starpullm.processes.ranks import check_same_options, failing_together
 from starpullm.report.document import Document
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime, runtime_options
 from starpullm.schedules import number_of_pipelines
@@ -113,7 +113,7 @@ def command(**values: Any) -> None:
             for (record, counts), place in product(plan, places):
                 directory = Path(name, "model")
                 directory.mkdir(exist_ok=True)
-                with Runtime(*place, comm, **runtime_options(run)) as runtime, guarded(comm, exit_status):
+                with Runtime(*place, comm, **runtime_options(run)) as runtime:
                     context = CheckContext(runtime, directory, lambda: progress.advance(bar))
                     for case in _cases(run, record, counts):
                         results.append(run_check(context, check=Parity(), case=case))

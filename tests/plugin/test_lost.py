@@ -66,7 +66,7 @@ def test_leave(starpullm_check):
 
 def test_killed_between_checks(starpullm_check, starpullm_validation):
     starpullm_check("parity", record="tiny", sub_batches=1, reduction="ordered")
-    [pid] = starpullm_validation.pool.pids().values()
+    [[pid]] = (child.pids for child in starpullm_validation.pool._children.values())
     os.kill(pid, signal.SIGKILL)
     starpullm_check("parity", record="tiny", sub_batches=1, reduction="ordered")
 

@@ -102,8 +102,8 @@ from starpullm.pytest_plugin import validation_of
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item):
     if "tiles3" in item.name:
-        for pid in validation_of(item.config).pool.pids().values():
-            os.kill(pid, signal.SIGKILL)
+        for child in validation_of(item.config).pool._children.values():
+            os.kill(child.pids[0], signal.SIGKILL)
 """
 
 
