@@ -273,6 +273,8 @@ starpu_install() {
     local staged=$STARPU_WORK/root$STARPU_CACHE
     make -C "$STARPU_WORK/build" install DESTDIR="$STARPU_WORK/root"
     starpu_check "$(starpu_include_dir "$staged")" "$staged/lib"
+    # With OpenCL, StarPU's own flags define a text whose quotes a shell's word has in another form.
+    sed -i 's/ -DSTARPU_OPENCL_DATADIR=[^ ]*//' "$staged"/lib/pkgconfig/*.pc
     starpu_recipe >"$staged/recipe"
     [[ ! -e $STARPU_CACHE ]] || mv "$STARPU_CACHE" "$STARPU_WORK/replaced"
     mv "$staged" "$STARPU_CACHE"

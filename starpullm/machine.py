@@ -122,6 +122,8 @@ def inspect_machine() -> dict[str, Any]:
     partitions = full_partitions(machine.cores, machine.starpu_max_workers, machine.starpu_max_contexts)
     findings = [(True, problem) for problem in _problems(build, machine)]
     findings += [(False, note) for note in _notes(machine, environment)]
+    found_devices, failure = _devices_in_child()
+    findings += [(False, failure)] * bool(failure)
     return {
         **_copied(build, "version", "compiler", "compiler_flags", "build_type", "starpu_prefix"),
         **_copied(machine, "starpu_version", "starpu_max_workers", "starpu_max_contexts", "starpu_max_nodes"),
@@ -133,7 +135,7 @@ def inspect_machine() -> dict[str, Any]:
         "schedulers": list(prototypes.names("scheduler_name")),
         "synthetic_topology": bool(machine.synthetic),
         "partitions": list(partitions),
-        "devices": list(devices()),
+        "devices": found_devices,
         "mpirun": _mpirun_version(),
         "blas": _blas(),
         "float_environment": environment,
@@ -159,6 +161,25 @@ def _copied(struct: Any, *names: str) -> dict[str, Any]:
     """Return fields of a struct by name: numbers, and texts as such."""
     values = {name: getattr(struct, name) for name in names}
     return {name: value if isinstance(value, int) else prototypes.text(value) for name, value in values.items()}
+
+
+def _devices_in_child() -> tuple[list[dict[str, Any]], str]:
+    """Return what `devices` finds, or a sentence on what went wrong; OpenCL's platforms may end a process."""
+    from starpullm.processes.children import Child
+    from starpullm.processes.service import Answered
+
+    if not _mapped("OpenCL"):
+        return [], ""
+    with Child("devices", _list_devices, {}) as child:
+        reply = child.start()
+    if isinstance(reply, Answered):
+        return reply.value, ""
+    return [], f"OpenCL's devices can't be listed: {reply.text.splitlines()[0]}"
+
+
+@contextmanager
+def _list_devices(comm: None) -> Iterator[tuple[list[dict[str, Any]], Callable[[object], None]]]:
+    yield list(devices()), lambda request: None
 
 
 _ABILITIES = ("double_precision", "denormals", "correctly_rounded")

@@ -46,7 +46,12 @@ class Starpu(NamedTuple):
 
 
 def _of_starpu(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in variables.items() if name.startswith(("STARPU_", "HWLOC_"))}
+    """Return the variables of StarPU and hwloc, but the one that PoCL sets when StarPU loads it."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if name.startswith(("STARPU_", "HWLOC_")) and (name, value) != ("HWLOC_PLUGINS_PATH", "/dev/null")
+    }
 
 
 def starpu_in(folder: Path) -> Starpu | None:

@@ -241,7 +241,7 @@ from starpullm.checks.learning import LossFalls
 def on_one_machine(place):
     machines = place.runtime.comm.allgather(os.environ["SLURMD_NODENAME"])
     assert machines == ["n1", "n1"], machines
-    return LossFalls().run(place, Case("tiny", 1, "ordered"))
+    return LossFalls().run(place, Case("tiny", sub_batches=1, reduction="ordered"))
 
 @pytest.mark.starpullm_over_ranks
 def test_machines(starpullm_check):

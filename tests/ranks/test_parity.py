@@ -54,6 +54,15 @@ def test_own_sizes() -> None:
     assert "rank 0: step 1: found the loss nan, expected a finite one" in outcome.stderr
 
 
+def test_ranks_without_copies_of_each_others_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would wait for ever for values that are sent once."""
+    monkeypatch.setenv("STARPU_MPI_CACHE", "0")
+    outcome = run_job(Job([sys.executable, "-m", "starpullm.commands", "parity", "tiny"], TIME_LIMIT, 2))
+    assert isinstance(outcome, ExitedWith)
+    assert outcome.status == 2
+    assert "STARPU_MPI_CACHE: found 0, expected ranks that keep copies of each other's values" in outcome.stderr
+
+
 def test_ranks_that_load_another_starpu(tmp_path: Path) -> None:
     """They are told, and compute the same."""
     built = Path(inspect_machine()["starpu_library"])

@@ -155,11 +155,19 @@ int64_t ranks_max_tag(void)
     return known ? *bound : 0;
 }
 
+/* A rank submits the tasks of another one only if they need a value that wasn't sent before. */
+static status check_cache(void)
+{
+    return starpu_mpi_cache_is_enabled()
+               ? STARPULLM_OK
+               : invalid_argument("STARPU_MPI_CACHE: found 0, expected ranks that keep copies of each other's values");
+}
+
 status ranks_start(void)
 {
     const int error = starpu_mpi_init_comm(NULL, NULL, 0, communicator);
     const status code = ranks_agree(
-        error ? runtime_failure("StarPU's transfers over MPI could not be started (error %d)", error) : STARPULLM_OK);
+        error ? runtime_failure("StarPU's transfers over MPI could not be started (error %d)", error) : check_cache());
     if (code != STARPULLM_OK && !error)
         starpu_mpi_shutdown_comm(communicator);
     return code;
