@@ -37,7 +37,7 @@ class Starpu(NamedTuple):
         yield from dict.fromkeys(f"StarPU: {warning}" for warning in re.findall(r"\[starpu\].*?(Warning: .*)", said))
         known = _of_starpu(given)
         changed = dict.fromkeys(sorted(known.keys() - self.variables.keys()), "(unset)")
-        changed |= dict(sorted(self.variables.items() - known.items()))
+        changed |= dict(sorted(_of_starpu(self.variables).items() - known.items()))
         if changed:
             yield f"changed by the program or a script: {', '.join(map('='.join, changed.items()))}"
         version, prefix = prototypes.starpu_of_build()
