@@ -101,8 +101,9 @@ def test_the_suites_programs_pass_on_one_worker() -> None:
 
 def test_the_suite_names_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-compiler")
-    assert not list(RandomPrograms().cases(None, 1))  # type: ignore[arg-type]  # options aren't looked at
-    assert "no C compiler" in RandomPrograms.without_cases
+    result = RandomPrograms().run(None, Case(what="eager-1"))
+    assert result.outcome is Outcome.NOT_COMPARABLE
+    assert "there is no C compiler" in result.sentence
 
 
 @pytest.mark.parametrize("seed", ["-1", "one", str(1 << 62)])
