@@ -9,15 +9,17 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from itertools import count
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_blas, find_library
 from starpullm.errors import FileError, MissingDependencyError
 from starpullm.files.header import sha256_of
+
+if TYPE_CHECKING:
+    from starpullm.processes.children import Reply
 
 _LARGE_HANDLE = 8 << 10
 """Bytes; a StarPU that is built for 16 memory nodes takes less."""
@@ -145,16 +147,21 @@ def inspect_machine() -> dict[str, Any]:
 
 def machine_in_child() -> dict[str, Any]:
     """Return what `inspect_machine` finds in a child, so that this process needn't open the native library."""
+    report: dict[str, Any] = _ask_child("machine", inspect_machine).result()
+    return report
+
+
+def _ask_child(name: str, function: Callable[[], object]) -> Reply:
+    """Return what a function of this module returns in a child."""
     from starpullm.processes.children import Child
 
-    with Child("machine", _describe_machine, {}) as child:
-        report: dict[str, Any] = child.start().result()
-        return report
+    with Child(name, _serve_value, {"function": function}) as child:
+        return child.start()
 
 
 @contextmanager
-def _describe_machine(comm: None) -> Iterator[tuple[dict[str, Any], Callable[[object], None]]]:
-    yield inspect_machine(), lambda request: None
+def _serve_value(comm: None, function: Callable[[], object]) -> Iterator[tuple[object, Callable[[object], None]]]:
+    yield function(), lambda request: None
 
 
 def _copied(struct: Any, *names: str) -> dict[str, Any]:
@@ -165,36 +172,30 @@ def _copied(struct: Any, *names: str) -> dict[str, Any]:
 
 def _devices_in_child() -> tuple[list[dict[str, Any]], str]:
     """Return what `devices` finds, or a sentence on what went wrong; OpenCL's platforms may end a process."""
-    from starpullm.processes.children import Child
     from starpullm.processes.service import Answered
 
     if not _mapped("OpenCL"):
         return [], ""
-    with Child("devices", _list_devices, {}) as child:
-        reply = child.start()
+    reply = _ask_child("devices", devices)
     if isinstance(reply, Answered):
         return reply.value, ""
     return [], f"OpenCL's devices can't be listed: {reply.text.splitlines()[0]}"
-
-
-@contextmanager
-def _list_devices(comm: None) -> Iterator[tuple[list[dict[str, Any]], Callable[[object], None]]]:
-    yield list(devices()), lambda request: None
 
 
 _ABILITIES = ("double_precision", "denormals", "correctly_rounded")
 """Of a device, without which its bits are others."""
 
 
-def devices() -> Iterator[dict[str, Any]]:
-    """Yield what the library says of each OpenCL device that StarPU can use."""
-    for index in count():
+def devices() -> list[dict[str, Any]]:
+    """Return what the library says of each OpenCL device that StarPU can use."""
+    found: list[dict[str, Any]] = []
+    while True:
         device = structs.new("device_info")
-        prototypes.call("device_info", index, device)
+        prototypes.call("device_info", len(found), device)
         if not device.name:
-            return
+            return found
         abilities = {name: bool(getattr(device, name)) for name in _ABILITIES}
-        yield {"name": prototypes.text(device.name), "memory": device.memory, **abilities}
+        found.append({"name": prototypes.text(device.name), "memory": device.memory, **abilities})
 
 
 def _words_of_device(device: Mapping[str, Any]) -> str:

@@ -1,14 +1,14 @@
-/* As call_kernels.c, by the arithmetic that is named, strict or fused, and a device: the first that is no CPU, or else
- * the first. */
+/* As call_kernels.c, by the arithmetic that is named, strict or fused, and a device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CL_TARGET_OPENCL_VERSION 120
 #include "devices/device.h"
+#include "first_device.h"
 #include "kernels/kernels.h"
 
-enum { GUARD = 64, MOST_ARGUMENTS = 16, MOST_PLATFORMS = 8 };
+enum { GUARD = 64, MOST_ARGUMENTS = 16 };
 
 struct call {
     char kinds[16]; /* of the arguments: a for an array, v for a value */
@@ -36,19 +36,6 @@ static void receive(void *data, size_t size)
     expect(size == 0 || fread(data, size, 1, stdin) == 1, "the request ends too early");
 }
 
-static cl_device_id find(cl_device_type type)
-{
-    cl_platform_id platforms[MOST_PLATFORMS];
-    cl_uint count = 0;
-    clGetPlatformIDs(MOST_PLATFORMS, platforms, &count);
-    for (cl_uint i = 0; i < count && i < MOST_PLATFORMS; i++) {
-        cl_device_id id;
-        if (clGetDeviceIDs(platforms[i], type, 1, &id, NULL) == CL_SUCCESS)
-            return id;
-    }
-    return NULL;
-}
-
 static size_t whole(const struct argument *argument)
 {
     return (size_t)argument->size + 2 * GUARD;
@@ -63,8 +50,7 @@ static void check_guard(const char *guard)
 int main(int argc, char **argv)
 {
     cl_int error;
-    cl_device_id id = find(CL_DEVICE_TYPE_GPU | CL_DEVICE_TYPE_ACCELERATOR);
-    id = id ? id : find(CL_DEVICE_TYPE_ALL);
+    cl_device_id id = first_device();
     if (!id)
         return 3;
     cl_context context = clCreateContext(NULL, 1, &id, NULL, NULL, &error);

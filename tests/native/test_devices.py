@@ -51,7 +51,15 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = NATIVE / "cmake" / "DeviceProgram.cmake"
     subprocess.run(["cmake", f"-DSOURCES={NATIVE / 'src'}", f"-DTEXT={text}", "-P", script], check=True, timeout=60)
     sources = [HERE / "call_device.c", NATIVE / "src" / "devices" / "device.c", NATIVE / "src" / "status.c"]
-    NATIVELY.compile(directory, *sources, "-lOpenCL", "-lpthread", "-o", directory / "call_device")
+    NATIVELY.compile(
+        directory,
+        f"-I{NATIVE / 'tests' / 'kernels'}",
+        *sources,
+        "-lOpenCL",
+        "-lpthread",
+        "-o",
+        directory / "call_device",
+    )
     alone = subprocess.run([directory / "call_device"], check=False, stdin=subprocess.DEVNULL, timeout=100)
     if alone.returncode == NO_DEVICE:
         pytest.skip("there is no OpenCL device")

@@ -59,13 +59,12 @@ static status refuse_program(const struct device *device, cl_device_id id, cl_in
 
 static status build(struct device *device, cl_device_id id, cl_context context, bool fused)
 {
-    const char *options = fused ? "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -DFUSED"
-                                : "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt";
+#define OPTIONS "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt"
     cl_int error;
     device->program = clCreateProgramWithSource(context, 1, &(const char *){device_program}, NULL, &error);
     if (error)
         return runtime_failure("device %s: no program can be made for it (error %d)", device->facts.name, error);
-    error = clBuildProgram(device->program, 1, &id, options, NULL, NULL);
+    error = clBuildProgram(device->program, 1, &id, fused ? OPTIONS " -DFUSED" : OPTIONS, NULL, NULL);
     if (error)
         return refuse_program(device, id, error);
 #define KERNEL(name, parameters) \

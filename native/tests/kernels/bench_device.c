@@ -1,5 +1,4 @@
-/* The first OpenCL device, no CPU if there is another one. Its memory has a copy of the pool of all buffers; results
- * stay there. */
+/* The device's memory has a copy of the pool of all buffers; results stay there. */
 #define CL_TARGET_OPENCL_VERSION 120
 #include "bench_device.h"
 
@@ -9,30 +8,18 @@
 
 #include "bench_operations.h"
 #include "devices/device.h"
+#include "first_device.h"
 
 /* devices/device.c compiled with the plain program. */
 status device_open_plain(struct device *device, cl_device_id id, cl_context context, cl_command_queue queue,
                          bool fused);
 
-enum { MOST_PLATFORMS = 8, IMPLEMENTATIONS = 4 };
+enum { IMPLEMENTATIONS = 4 };
 
 static cl_context context;
 static cl_command_queue queue;
 static cl_mem pool;
 static struct device devices[IMPLEMENTATIONS];
-
-static cl_device_id find(cl_device_type type)
-{
-    cl_platform_id platforms[MOST_PLATFORMS];
-    cl_uint count = 0;
-    clGetPlatformIDs(MOST_PLATFORMS, platforms, &count);
-    for (cl_uint i = 0; i < count && i < MOST_PLATFORMS; i++) {
-        cl_device_id id;
-        if (clGetDeviceIDs(platforms[i], type, 1, &id, NULL) == CL_SUCCESS)
-            return id;
-    }
-    return NULL;
-}
 
 static void expect(bool is_right, const char *what)
 {
@@ -104,9 +91,7 @@ const struct kernels *device_kernels(const char *name)
     int d = 0;
     while (d < IMPLEMENTATIONS && strcmp(name, names[d]) != 0)
         d++;
-    cl_device_id id = d < IMPLEMENTATIONS ? find(CL_DEVICE_TYPE_GPU | CL_DEVICE_TYPE_ACCELERATOR) : NULL;
-    if (d < IMPLEMENTATIONS && !id)
-        id = find(CL_DEVICE_TYPE_ALL);
+    cl_device_id id = d < IMPLEMENTATIONS ? first_device() : NULL;
     if (!id)
         return NULL;
     cl_int error = CL_SUCCESS;
