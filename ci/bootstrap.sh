@@ -117,13 +117,14 @@ make_venv() {
     echo "$VENV" >"$VENV/made-for"
 }
 
-# One hash of everything that the installed project is made from.
+# One hash of everything that the installed project is made from: a StarPU that was built anew may have other limits.
 project_hash() {
     (
         cd "$ROOT"
         find pyproject.toml README.md LICENSE native starpullm -type f ! -name '*.pyc' -print0 2>/dev/null |
             sort -z | xargs -0 sha256sum
         printf '%s\n' "$STARPU_FOUND" "$STARPU_FOUND_VERSION"
+        cat "$STARPU_FOUND"/include/starpu/*/starpu_config.h 2>/dev/null || true
     ) | sha256sum
 }
 
