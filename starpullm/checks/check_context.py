@@ -117,8 +117,8 @@ def bound_to(units: set[int]) -> Iterator[None]:
     """Let this process, with all of its threads, use these processing units only, as mpirun and taskset do."""
     before = {int(task.name): os.sched_getaffinity(int(task.name)) for task in Path("/proc/self/task").iterdir()}
 
-    def bind(to: Mapping[int, set[int]]) -> None:
-        for task, own in to.items():
+    def bind(units_of_tasks: Mapping[int, set[int]]) -> None:
+        for task, own in units_of_tasks.items():
             with suppress(ProcessLookupError):  # a thread that has ended
                 os.sched_setaffinity(task, own)
 

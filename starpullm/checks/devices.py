@@ -80,12 +80,12 @@ class Devices(StandaloneCheck):
             return self._run(context.directory, case)
 
     def _run(self, directory: Path, case: Case) -> Result:
-        of, record = PLACEMENTS[case.what], shipped_record(case.record)
+        placement, record = PLACEMENTS[case.what], shipped_record(case.record)
         checkpoint = checkpoint_in(directory, record)
-        instruments = Instruments(device_percent=of.percent, device_seed=case.seed)
+        instruments = Instruments(device_percent=placement.percent, device_seed=case.seed)
         with (
-            environment(HWLOC_SYNTHETIC="numa:1 core:2 pu:1", STARPU_LIMIT_OPENCL_MEM=of.memory),
-            Runtime(of.partition, of.scheduler, devices=case.devices) as runtime,
+            environment(HWLOC_SYNTHETIC="numa:1 core:2 pu:1", STARPU_LIMIT_OPENCL_MEM=placement.memory),
+            Runtime(placement.partition, placement.scheduler, devices=case.devices) as runtime,
         ):
             compared = Parity().compare(record, runtime, checkpoint, case, instruments=instruments)
             findings = [*compared.findings, *_watched(runtime, record, checkpoint, case, instruments)]
@@ -102,12 +102,12 @@ def _watched(
     runtime: Runtime, record: GoldenRecord, checkpoint: Path, case: Case, instruments: Instruments
 ) -> Iterator[Finding]:
     """Train without reading tensors; yield operations on the wrong kind of worker, and steps that move too much."""
-    of, workers = PLACEMENTS[case.what], runtime.partition.workers
+    placement, workers = PLACEMENTS[case.what], runtime.partition.workers
     ran: Counter[tuple[str, bool]] = Counter()
     latest: dict[int, set[bool]] = {}
     watched: dict[str, Any] = {"keep_activations": False, "trace": True, "instruments": instruments}
     with record_trainer(runtime, record, checkpoint, **watched) as trainer:
-        for step in range(DRAWN_STEPS if of.percent == DRAWN else STEPS):
+        for step in range(DRAWN_STEPS if placement.percent == DRAWN else STEPS):
             before = runtime.moved()
             trainer.clear_trace()
             trainer.step(*local_batch(trainer, case.seed, step))
@@ -115,13 +115,13 @@ def _watched(
             found = sum(runtime.moved()) - sum(before)
             ran.update((task.operation, task.worker >= workers) for task in trace)
             least = bytes_to_move(trace, workers, latest)
-            if case.devices == 1 and of.memory is None and abs(found - least) > least / 10:
+            if case.devices == 1 and placement.memory is None and abs(found - least) > least / 10:
                 yield Finding(f"step {step}: {found} bytes moved, expected {least}")
     for operation in sorted({operation for operation, _ in ran}):
         on_worker, on_device = ran[operation, False], ran[operation, True]
         wanted = operation not in ON_WORKERS
-        is_wrong = of.percent is not None and bool(on_device) != wanted
-        if is_wrong or (of.percent == DRAWN and not on_worker):
+        is_wrong = placement.percent is not None and bool(on_device) != wanted
+        if is_wrong or (placement.percent == DRAWN and not on_worker):
             yield Finding(f"{operation}: {on_worker} tasks on workers and {on_device} on the device")
 
 

@@ -174,8 +174,8 @@ class Parity(Check):
                 found = runtime.comm.bcast(found)
         evidence = [found.evidence, *[{}] * MAX_LISTED]  # of the first one alone
         findings = [
-            Finding("other bits", of, where=str(difference), kind="differs")
-            for difference, of in zip(found.differences[:MAX_LISTED], evidence, strict=False)
+            Finding("other bits", labelled, where=str(difference), kind="differs")
+            for difference, labelled in zip(found.differences[:MAX_LISTED], evidence, strict=False)
         ]
         return self.result(
             compared=found.compared,

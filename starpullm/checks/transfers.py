@@ -51,7 +51,7 @@ class Sent:
         """Return what StarPU-MPI has printed of a rank at its end, with STARPU_MPI_STATS; None if it has not."""
         count = re.search(rf"\[starpu_comm_stats\]\[{rank}\] nb_sends: (\d+)", text)
         sizes = re.findall(rf"\[starpu_comm_stats\]\[{rank}:(\d+)\]\t(\d+)\.0+ B", text)
-        return cls(int(count[1]), {int(to): int(size) for to, size in sizes}) if count else None
+        return cls(int(count[1]), {int(receiver): int(size) for receiver, size in sizes}) if count else None
 
 
 @check
@@ -100,10 +100,10 @@ def compare_sent(found: Sent | None, expected: Sent) -> Iterator[str]:
         return
     if found.messages != expected.messages:
         yield f"found {found.messages} messages sent, expected {expected.messages}"
-    for to in sorted({*found.sizes, *expected.sizes}):
-        size, required = found.sizes.get(to, 0), expected.sizes.get(to, 0)
+    for receiver in sorted({*found.sizes, *expected.sizes}):
+        size, required = found.sizes.get(receiver, 0), expected.sizes.get(receiver, 0)
         if size != required:
-            yield f"found {size} bytes sent to rank {to}, expected {required}"
+            yield f"found {size} bytes sent to rank {receiver}, expected {required}"
 
 
 def sent_by_stage(stage: int, stages: int, tiles: int) -> Sent:
@@ -154,8 +154,8 @@ def required_messages(trace: Trace, owners: Mapping[int, int], ranks: int) -> li
     """Return what each rank has to send for the submitted tasks, by the owner of each handle."""
     work = work_of(trace, np.array([owners.get(handle.id, 0) for handle in trace.handles]), ranks)
     messages, sizes = Counter[int](), [Counter[int]() for _ in range(ranks)]
-    for source, to, size in zip(work.source.tolist(), work.rank.tolist(), work.bytes.tolist(), strict=True):
+    for source, receiver, size in zip(work.source.tolist(), work.rank.tolist(), work.bytes.tolist(), strict=True):
         if source >= 0:
             messages[source] += 1
-            sizes[source][to] += size
+            sizes[source][receiver] += size
     return [Sent(messages[rank], sizes[rank]) for rank in range(ranks)]

@@ -148,7 +148,10 @@ def _note_hosts(comm: Comm) -> None:
     hosts = list(dict.fromkeys(host for host, _ in told))
     unused = int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) - len(hosts)
     if len(hosts) > 1 or unused > 0:
-        texts = [f"{rank_list([rank for rank, (at, _) in enumerate(told) if at == host])} on {host}" for host in hosts]
+        texts = [
+            f"{rank_list([rank for rank, (its_host, _) in enumerate(told) if its_host == host])} on {host}"
+            for host in hosts
+        ]
         texts += [f"none on {unused} more of the allocation"] if unused > 0 else []
         note(", ".join(texts))
     differences = option_differences([libraries for _, libraries in told])

@@ -272,5 +272,6 @@ def _print_summary(results: Sequence[Result], *, as_json: bool) -> None:
     if _exit_status(results) == EXIT_NOT_COMPARABLE:
         OUT.print("parity: not comparable")
         return
-    tensors, steps = sum(of.compared for of in results), sum(of.facts["steps"] for of in results)
+    tensors = sum(result.compared for result in results)
+    steps = sum(result.facts["steps"] for result in results)
     OUT.print(f"parity: {tensors} tensors over {steps} steps, {different} differ")

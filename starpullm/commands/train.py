@@ -172,8 +172,8 @@ def _how_to_go_on(states: Path, ranks: int) -> str:
         return f"; no complete state in {states} yet"
     words = [word for word in sys.argv[1:] if not word.startswith(("--checkpoint=", "--resume="))]
     for option in {"--checkpoint", "--resume"}.intersection(words):
-        at = words.index(option)
-        del words[at : at + 2]
+        position = words.index(option)
+        del words[position : position + 2]
     launcher = f"mpirun -n {ranks} " if ranks > 1 else ""
     command = shlex.join(["starpullm", *words, "--resume", str(states)])
     return f"; the newest state is {newest.path}, of step {newest.step}, to go on: {launcher}{command}"

@@ -66,7 +66,7 @@ class _Handle:
     @property
     def in_plan(self) -> bool:
         """Whether it is a part of a plan, or has plans."""
-        return any(of.is_plan for of in [*self.partitions, *filter(None, [self.part_of])])
+        return any(partition.is_plan for partition in [*self.partitions, *filter(None, [self.part_of])])
 
     @property
     def ordered(self) -> bool:
@@ -117,7 +117,7 @@ class Oracle:
 
     def _usable(self, byte: int, *, whole: bool = False, ordered: bool = False) -> _Handle | None:
         """Return a handle that can be accessed now; ``whole`` ones are also ordered, without parts, and not held."""
-        handles = [handle for handle in self._handles if handle.alive and all(of.is_plan for of in handle.partitions)]
+        handles = [handle for handle in self._handles if handle.alive and all(cut.is_plan for cut in handle.partitions)]
         if whole:
             handles = [handle for handle in handles if handle.is_whole and handle not in self._held]
         if whole or ordered:
@@ -383,8 +383,8 @@ class Oracle:
 
     def unpartition(self, r: bytes) -> None:
         """Put the parts of data together that were cut at once, or end a plan."""
-        found = [of for handle in self._handles if handle.alive for of in handle.partitions]
-        innermost = [of for of in found if not any(part.partitions for part in of.parts)]
+        found = [cut for handle in self._handles if handle.alive for cut in handle.partitions]
+        innermost = [cut for cut in found if not any(part.partitions for part in cut.parts)]
         if not innermost:
             return
         self._settle()

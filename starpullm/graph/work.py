@@ -47,16 +47,16 @@ def work_of(trace: Trace, owners: NDArray[np.int64], ranks: int) -> Work:
     nodes: list[tuple[int, int, int, int]] = []
     accesses: list[Sequence[tuple[int, int]]] = []
 
-    def send(task: int, handle: int, source: int, into: int, destination: int) -> None:
+    def send(task: int, handle: int, source: int, target: int, destination: int) -> None:
         nodes.append((task, destination, source, sizes[handle]))
         accesses.append(
-            [(into * ranks + destination, int(AccessMode.WRITE)), (handle * ranks + source, int(AccessMode.READ))]
+            [(target * ranks + destination, int(AccessMode.WRITE)), (handle * ranks + source, int(AccessMode.READ))]
         )
 
     for task, (rank, uses) in enumerate(zip(task_ranks, flow, strict=True)):
         if not kernels[task]:
-            (into, _), (handle, _) = uses
-            send(task, handle, owner[handle], into, owner[into])
+            (target, _), (handle, _) = uses
+            send(task, handle, owner[handle], target, owner[target])
             continue
         for handle, mode in uses:
             if owner[handle] != rank and mode != AccessMode.WRITE and rank not in copies.get(handle, ()):

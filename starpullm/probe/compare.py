@@ -100,7 +100,7 @@ def _explain_ranks(pairs: Mapping[int, _Pairs], schedule: str) -> dict[int, _Exp
             for contents, senders in sent.items():
                 from_others = [sender for sender in senders if sender[0] != rank]
                 if from_others:
-                    received[contents] = any(task in explained[of].tolerated for of, task in from_others)
+                    received[contents] = any(task in explained[sender].tolerated for sender, task in from_others)
             explained[rank] = its_pairs.explain(schedule, _Elsewhere(received, _cause_of(others)))
         if before == {rank: explanation.tolerated for rank, explanation in explained.items()}:
             break
@@ -373,11 +373,11 @@ class _Pairs:
             evidence = "all tasks that add to it have equal inputs: one of them reads data that it doesn't declare"
             return finding_of(kind, schedule, self.other, access, sentence, evidence=evidence)
         writer, reader = self.other.writer(access), int(self.other.task[access])
-        by = "the application, a message, or a task that doesn't declare it has changed it"
+        changed_by = "the application, a message, or a task that doesn't declare it has changed it"
         if origin is _Origin.NOBODY:
-            kind, by = Fault.INPUT_CHANGED, "a task that doesn't declare it has changed it"
+            kind, changed_by = Fault.INPUT_CHANGED, "a task that doesn't declare it has changed it"
         suspects = ran_between(self.other, writer, reader).tolist()
-        evidence = f"its last declared writer left the same; {by}"
+        evidence = f"its last declared writer left the same; {changed_by}"
         return finding_of(kind, schedule, self.other, access, sentence, evidence=evidence, suspects=suspects)
 
     def _application_may_have_written(self, access: int) -> bool:

@@ -96,8 +96,8 @@ class Observations:
 
     def add_comparison(self, rank: int, comparison: RunComparison) -> None:
         """Count what was compared."""
-        of = f" of rank {rank}" if rank >= 0 else ""
-        self.tolerated_handles |= {f"handle {handle}{of}" for handle in comparison.tolerated_handles}
+        its_rank = f" of rank {rank}" if rank >= 0 else ""
+        self.tolerated_handles |= {f"handle {handle}{its_rank}" for handle in comparison.tolerated_handles}
         for name in ("outputs", "different", "tolerated", "left_out"):
             self.totals[name] += getattr(comparison, name)
         self.totals["handles"] = max(self.totals["handles"], comparison.handles)

@@ -200,7 +200,8 @@ class Checker:
         if isinstance(function, str):
             ranks = self.configuration.ranks
             checks = [check for check in all_checks().values() if not isinstance(check, StandaloneCheck)]
-            known = {of.name: of for of in checks if of.needs.allow(ranks) and of.needs.where is not Where.TOGETHER}
+            usable = (check for check in checks if check.needs.allow(ranks) and check.needs.where is not Where.TOGETHER)
+            known = {check.name: check for check in usable}
             if function not in known:
                 self.give_up(f"found no such check for ranks {ranks}, expected a function or one of {', '.join(known)}")
             case = Case(**{"sub_batches": 1, "reduction": REDUCTIONS[0], **arguments})

@@ -32,7 +32,9 @@ def workers_of(recording: Mapping[str, Any]) -> dict[str, Any] | None:
     several_ranks = len({rank for rank, _ in places}) > 1
     names = [f"rank {rank}, worker {worker}" if several_ranks else f"worker {worker}" for rank, worker in places]
     row_of = {place: row for row, place in enumerate(places)}
-    rows = np.array([row_of[at] for at in zip(tasks["rank"].tolist(), tasks["worker"].tolist(), strict=True)], np.int64)
+    rows = np.array(
+        [row_of[place] for place in zip(tasks["rank"].tolist(), tasks["worker"].tolist(), strict=True)], np.int64
+    )
     start, end = (tasks[name].astype(np.float64) * 1e-6 for name in ("start", "end"))
     critical = np.isin(ran, recording["critical_path"])
     duration = float(end.max())

@@ -151,8 +151,8 @@ def _reason(verdict: SpeedVerdict, judged: Sequence[Change], budget: float) -> s
         names = ", ".join(change.name for change in own)
         return f"a slowdown of {EQUIVALENCE_MARGIN:.1%} can't be excluded: {names}"
     slowest = max(change.high for change in judged)
-    by = f" by {slowest:.1%} or more" if slowest > 0 else ""
-    return f"step {judged[0].change:+.1%}; nothing is slower{by}"
+    at_least = f" by {slowest:.1%} or more" if slowest > 0 else ""
+    return f"step {judged[0].change:+.1%}; nothing is slower{at_least}"
 
 
 def _lines(

@@ -38,9 +38,9 @@ def measure_peaks(cores: int, comm: Comm | None, repetitions: int) -> dict[str, 
     report_phase("measuring what the machine can do")
     peaks: dict[str, list[float]] = {arithmetic: [] for arithmetic in ARITHMETICS}
     for _ in range(repetitions):
-        for arithmetic, of in peaks.items():
+        for arithmetic, measured in peaks.items():
             if comm:
                 comm.Barrier()
             own = peak_gflops(cores, fused=arithmetic == "fused", seconds=_PEAK_SECONDS)
-            of.append(sum(all_values(comm, own)))
+            measured.append(sum(all_values(comm, own)))
     return peaks

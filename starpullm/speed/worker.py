@@ -84,7 +84,7 @@ def _throughput(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     traced, _ = run_measured(workload, checkpoint, comm, trace=True)
     after = measure_peaks(workload.cores, comm, _PEAK_REPETITIONS)
-    peaks = {arithmetic: of + after[arithmetic] for arithmetic, of in before.items()}
+    peaks = {arithmetic: measured + after[arithmetic] for arithmetic, measured in before.items()}
     own = peaks[workload.arithmetic] if any(peaks[workload.arithmetic]) else peaks[ARITHMETICS[0]]
     limit = statistics.median(own)
     step_seconds = timed.seconds / workload.iterations
@@ -166,4 +166,4 @@ def _turn(workload: Workload, checkpoint: Path, comm: Comm | None, *, is_first: 
         durations = (tasks["end_ns"] - tasks["start_ns"])[workload.warm_up :].min(axis=0)
         for operation, duration in zip(operations, durations.tolist(), strict=True):
             nanoseconds[operation] += duration
-        return {name: of * 1e-9 for name, of in nanoseconds.items()}
+        return {name: duration * 1e-9 for name, duration in nanoseconds.items()}

@@ -109,17 +109,17 @@ def dependencies(run: TracedRun) -> list[Dependency]:
 def dependencies_of_run_tasks(run: TracedRun) -> list[Dependency]:
     """Return the dependencies between tasks that a worker has run: those through a transfer join its two ends."""
     has_run = run.has_run.tolist()
-    into: defaultdict[int, list[Dependency]] = defaultdict(list)
+    entering: defaultdict[int, list[Dependency]] = defaultdict(list)
     joined: dict[tuple[int, int], Dependency] = {}
     for edge in dependencies(run):
         origins = [edge]
         if not has_run[edge.before]:
             origins = [
                 Dependency(first.before, edge.after, edge.handles, first.is_reuse or edge.is_reuse)
-                for first in into[edge.before]
+                for first in entering[edge.before]
             ]
         if not has_run[edge.after]:
-            into[edge.after] += origins
+            entering[edge.after] += origins
         else:
             for origin in origins:
                 joined.setdefault((origin.before, origin.after), origin)

@@ -126,7 +126,9 @@ def load_run(path: StrPath) -> TracedRun:
             table[name] = part[name]
     tasks["id"] = np.arange(len(tasks))
     about = stored.about
-    handles = tuple(HandleInfo(number, of["name"], of["bytes"]) for number, of in enumerate(about["handles"]))
+    handles = tuple(
+        HandleInfo(number, handle["name"], handle["bytes"]) for number, handle in enumerate(about["handles"])
+    )
     ranks = (RankInfo(rank["host"], rank["partition"], rank["clock_uncertainty_ns"]) for rank in about["ranks"])
     unix_ns = about["clock"].get("unix_ns", 0)
     return TracedRun(

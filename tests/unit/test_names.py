@@ -1,4 +1,4 @@
-"""A name means one thing: no public class and no module of the package has the name of another one."""
+"""A name means one thing: no public class and no module of the package has another's, and no value a preposition's."""
 
 from __future__ import annotations
 
@@ -21,3 +21,11 @@ def test_modules() -> None:
     names = Counter(path.stem for path in MODULES if path.parent.name != "commands")
     assert len(names) > 120
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_values() -> None:
+    nodes = [(path, node) for path in MODULES for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    names = [(path.name, node.id) for path, node in nodes if isinstance(node, ast.Name)]
+    names += [(path.name, node.arg) for path, node in nodes if isinstance(node, ast.arg)]
+    assert len(names) > 20_000
+    assert [name for name in names if name[1] in {"at", "by", "from_", "in_", "into", "of", "on", "to", "with_"}] == []

@@ -446,9 +446,9 @@ def _description(settings: Settings, **sizes: int) -> Description:
     return {**sizes, "settings": [float(np.float32(value)) for value in (*betas, *others)]}
 
 
-def _copy_at_one_moment(folder: Path, to: Path) -> None:
+def _copy_at_one_moment(folder: Path, copy: Path) -> None:
     """Copy a folder while this process is stopped; a shell that waits for the process is told so."""
-    done = subprocess.run(["sh", "-c", _COPY, "sh", folder, to], check=False)
+    done = subprocess.run(["sh", "-c", _COPY, "sh", folder, copy], check=False)
     _require(done.returncode != _NOT_STOPPED)  # on a busy machine
     done.check_returncode()
 
