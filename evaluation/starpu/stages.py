@@ -98,7 +98,8 @@ class Results:
 
 
 def _row(kind: str, bugs: Sequence[Sequence[Tried]]) -> str:
-    by_stage = [sum(bool(tried.finding) and tried.stage == stage for of in bugs for tried in of) for stage in STAGES]
+    caught = [tried.stage for tries in bugs for tried in tries if tried.finding]
+    by_stage = [caught.count(stage) for stage in STAGES]
     low, high = confidence_interval(sum(by_stage), len(bugs))
     rate = f"{sum(by_stage)}, {sum(by_stage) / len(bugs):.0%} ({low:.0%} to {high:.0%})"
     return f"| {kind} | {len(bugs)} | {rate} | {' | '.join(map(str, by_stage))} |"
