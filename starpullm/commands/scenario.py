@@ -22,15 +22,12 @@ from starpullm.checks.scenario.scenarios import Scenarios, of_level, run_sequenc
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, refuse_ranks
 from starpullm.commands.render import OUT
-from starpullm.processes.children import Hung, Pool
+from starpullm.processes.children import Pool
 from starpullm.processes.service import Answered
 
 IN_ONE_PROCESS = 20
 START_SECONDS, SEQUENCE_SECONDS = 30.0, 5.0
 """The time limit of a process, and what each sequence adds to it for each pair of ranks, which may share one core."""
-
-PATIENCE = 3.0
-"""How many times as long a sequence may take that is run again."""
 
 
 @click.command(
@@ -70,28 +67,20 @@ def _blocks(seed: int, ranks: int) -> Iterator[list[CallSequence]]:
             yield [draw(first + level + number * stride, ranks) for number in range(sequences)]
 
 
-def _run(pool: Pool, sequences: Sequence[CallSequence], progress: Path, ranks: int, *, again: bool = True) -> Result:
-    """Run sequences in a process of their own; if one ends badly, the facts are its number and kind of end.
-
-    One that doesn't end in time is run `again`, alone and with more time: the machine may only be slow. The sequences
-    after it aren't run then.
-    """
+def _run(pool: Pool, sequences: Sequence[CallSequence], progress: Path, ranks: int) -> Result:
+    """Run sequences in a process of their own; if one ends badly, the facts are its number and kind of end."""
     progress.write_text("0")
     reply = pool.ask(
         None,
         partial(run_sequences, sequences=sequences, progress=progress),
         ranks=ranks,
-        time_limit=(START_SECONDS + SEQUENCE_SECONDS * ranks**2 * len(sequences)) * (1 if again else PATIENCE),
+        time_limit=START_SECONDS + SEQUENCE_SECONDS * ranks**2 * len(sequences),
         environment={**Scenarios().environment, **of_level(sequences[0].simd)},
     )
     if isinstance(reply, Answered):
         result: Result = reply.value
         return result
     number, kind = int(progress.read_text()), _kind_of_end(reply.text)
-    if again and isinstance(reply, Hung):
-        ended = _run(pool, [sequences[number]], progress, ranks, again=False)
-        progress.write_text(str(number))
-        return replace(ended, facts={**ended.facts, "number": number} if ended.facts else {})
     bad = Scenarios().result(compared=0, findings=[Finding("")], number=number, kind=kind)
     return replace(bad, sentence=reply.text, findings=())
 
@@ -109,9 +98,9 @@ def _show(pool: Pool, sequence: CallSequence, found: Result, progress: Path, ran
     OUT.print("\n".join([*found.lines(), f"sequence {sequence.machine['seed']} ends so; a shorter one:\n"]))
 
     def ends_the_same(other: CallSequence) -> bool:
-        return bool(_run(pool, [other], progress, ranks, again=False).facts.get("kind") == found.facts["kind"])
+        return bool(_run(pool, [other], progress, ranks).facts.get("kind") == found.facts["kind"])
 
     shortest = shrink(sequence, ends_the_same)
-    ending = _run(pool, [shortest], progress, ranks, again=False).lines()
+    ending = _run(pool, [shortest], progress, ranks).lines()
     setting = [f"{name}={value}" for name, value in allocations.preloading().items()]
     OUT.print(shortest.program("\n".join([*ending, *setting]), ranks))

@@ -30,6 +30,7 @@ from starpullm.options import MAX_SECONDS, RuntimeConfiguration
 from starpullm.processes.endings import Completed, Crashed, Job, JobEnding, Stopped
 from starpullm.processes.job import run_job
 from starpullm.processes.lock import machine_lock
+from starpullm.processes.processor_waits import longest_wait, processor_waits
 from starpullm.processes.progress import report_phase
 from starpullm.processes.reaper import start_of
 from starpullm.processes.service import Answered, Failed, Raised, Service, find_function, main
@@ -41,6 +42,8 @@ _END_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _CLOSED_SECONDS = 30.0  # for a job to end after its connection has closed: a rank fails, mpirun ends the others
 _STOP_SECONDS = 60.0  # for a job to be killed, with the stacks of its ranks before that
+_MOST_WAITS = 9
+"""How often a time limit is granted again at most, as far as a thread of the child waits for a processor."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,10 @@ class Child:
         self._is_over = False
         self._ending: JobEnding | Exception | None = None
         self._stop = threading.Event()
+        self._waits: dict[int, float] = {}
+        """When the present request came."""
+        self._waited = 0.0
+        """By how much its time limit has been moved."""
         self._thread: threading.Thread | None = None
         self._oom_kills = _oom_kills()
 
@@ -142,7 +149,7 @@ class Child:
             while self._connection is None and not self.has_ended and time.monotonic() < deadline:
                 with suppress(TimeoutError):
                     self._connection = Connection(listener.accept()[0].detach())
-            self.pids = tuple(self._read(deadline) or ())
+            self.pids = tuple(self._read(time_limit, deadline) or ())
             self._processes = {pid: start_of(pid) for pid in self.pids}
             self._send(self._service)
             # The address is there until here: a child that finds none would end before it is reported as hung.
@@ -151,10 +158,12 @@ class Child:
     def ask(self, request: object, time_limit: float) -> Reply:
         """Let the child run until it has replied to a request, at most this many seconds.
 
+        They don't count the time for which a thread of the child has waited for a processor, up to nine times as much.
         After a `Lost` reply the child has ended.
         """
         deadline = time.monotonic() + time_limit
         message = _pickled(request)
+        self._waits, self._waited = processor_waits(self.pids), 0.0
         self._signal(signal.SIGCONT)
         self._send(message)
         return self._reply(self._request_name, time_limit, deadline)
@@ -199,7 +208,7 @@ class Child:
             self._ending = error
 
     def _reply(self, what: str, time_limit: float, deadline: float) -> Reply:
-        message = self._read(deadline)
+        message = self._read(time_limit, deadline)
         if message is None:
             return self._lost(what, time_limit)
         self._signal(signal.SIGSTOP)
@@ -211,21 +220,30 @@ class Child:
             with suppress(OSError):  # the child has crashed since its last reply: reading notices that too
                 self._connection.send_bytes(message)
 
-    def _read(self, deadline: float) -> Any:
+    def _read(self, time_limit: float, deadline: float) -> Any:
         """Return the next message; None if it doesn't come before the deadline, or the child has ended."""
         if self._connection is None:
             return None
-        # Ends the job at the deadline, also in the middle of a message.
-        limit = threading.Timer(max(deadline - time.monotonic(), 0), self._stop.set)
-        limit.start()
+        has_come = threading.Event()
+        threading.Thread(target=self._watch, args=(has_come, time_limit, deadline), daemon=True).start()
         try:
             message = self._connection.recv_bytes()
         except (EOFError, OSError):  # a connection that has broken
             self._has_closed = True
             return None
         finally:
-            limit.cancel()
+            has_come.set()
         return None if self._stop.is_set() else pickle.loads(message)  # it came when the job was already being killed
+
+    def _watch(self, has_come: threading.Event, time_limit: float, deadline: float) -> None:
+        """End the job at the deadline, also in the middle of a message; later if it had to wait for a processor."""
+        most = _MOST_WAITS * time_limit
+        while not has_come.wait(max(deadline + self._waited - time.monotonic(), 0)):
+            waited = min(longest_wait(self._waits, processor_waits(self.pids)), most) if self._waited < most else 0.0
+            if waited - self._waited < _POLL_SECONDS:
+                self._stop.set()
+                return
+            self._waited = waited
 
     def _lost(self, what: str, time_limit: float) -> Lost:
         """Return how the child ended; kill it if it hasn't."""
@@ -237,7 +255,8 @@ class Child:
         assert self._ending is not None
         if isinstance(self._ending, Stopped):  # no rank had failed
             sentence = f"{self.name}: {what} had not ended after {time_limit:g} s, so its process was ended:"
-            return Hung(f"{sentence}\n{self._ending}", self._ending)
+            waited = f"{self._waited:.0f} s more in which it waited for a processor\n" if self._waited else ""
+            return Hung(f"{sentence}\n{waited}{self._ending}", self._ending)
         if isinstance(self._ending, Completed):
             reports = "; ".join(map(str, self._ending.reports.values()))
             return Lost(f"{self.name}: ended before {what} had ended: {reports}\n{self._ending}", self._ending)

@@ -6,11 +6,13 @@ Every way in which they can fail, also over ranks, is in tests/ranks/test_childr
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -48,6 +50,20 @@ def calculator(comm: None, start: int) -> Iterator[tuple[str, Callable[[Any], in
         return total
 
     yield "ready", answer
+
+
+@contextmanager
+def computer(comm: None, core: int) -> Iterator[tuple[None, Callable[[float], float]]]:
+    """Use a core for as many seconds of its own time as a request says."""
+    os.sched_setaffinity(0, {core})
+
+    def answer(seconds: float) -> float:
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            pass
+        return seconds
+
+    yield None, answer
 
 
 def refuse() -> NoReturn:
@@ -122,6 +138,26 @@ def test_an_answer_that_comes_too_late(child: Child) -> None:
     assert isinstance(late, Hung)
     assert late.text.startswith("calculator: the request had not ended after 0 s, so its process was ended:\n")
     assert child.end() is None
+
+
+def test_a_wait_for_a_processor_does_not_count() -> None:
+    """Others use the same core. It may be shared between sessions first, so the child has half of it or less."""
+    limit = 2.0
+    spin = [sys.executable, "-S", "-c", "while True: pass"]
+    core = min(os.sched_getaffinity(0))
+    with ExitStack() as stack:
+        for _ in range(3):
+            process = stack.enter_context(subprocess.Popen(spin))
+            stack.callback(process.kill)
+            os.sched_setaffinity(process.pid, {core})
+        child = stack.enter_context(Child("computer", computer, {"core": core}))
+        child.start()
+        begin = time.monotonic()
+        assert child.ask(limit * 0.75, limit) == Answered(limit * 0.75)
+        assert time.monotonic() - begin > limit
+        hung = child.ask(60.0, limit)
+        assert isinstance(hung, Hung)
+        assert re.search(r"not ended after 2 s, .*\n\d+ s more in which it waited for a processor\n", hung.text)
 
 
 def test_what_a_child_has_started_ends_with_it() -> None:
