@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -25,7 +26,15 @@ enum {
     REDUX = STARPU_REDUX,
     COMMUTE = RW | STARPU_COMMUTE
 };
-enum { WAITABLE = 1, SYNCHRONOUS = 2, TAGGED = 4, WITHOUT_SEQUENTIAL_CONSISTENCY = 8 };
+enum {
+    WAITABLE = 1,
+    SYNCHRONOUS = 2,
+    TAGGED = 4,
+    WITHOUT_SEQUENTIAL_CONSISTENCY = 8,
+    WAITED_BEFORE = 16,
+    PARALLEL = 32
+};
+enum { SEQUENTIALLY_CONSISTENT = 1, WITHOUT_REDUCTION = 2 };
 enum { ANY_WORKER, EXECUTE_ON_WORKER, CAN_EXECUTE };
 enum { AT_ONCE, IN_CALLBACK, HELD };
 
@@ -40,6 +49,7 @@ static struct view homes[MAX_HANDLES];            /* first is NULL without one *
 
 static struct {
     struct starpu_task *task; /* while it is to be waited for */
+    pthread_t waiter;         /* waits for it, from before it is submitted */
     atomic_int runs;
     int expected_runs, num_children;
     const uint64_t *children[MAX_CHILDREN]; /* submitted by its callback */
@@ -183,6 +193,14 @@ static int can_execute(unsigned worker, struct starpu_task *task, unsigned imple
 static struct starpu_codelet codelet = {
     .cpu_funcs = {kernel, kernel}, .can_execute = can_execute, .nbuffers = STARPU_VARIABLE_NBUFFERS, .name = "fuzz"};
 
+/* On a combined worker it is run by the first of the workers. */
+static struct starpu_codelet parallel_codelet = {.type = STARPU_FORKJOIN,
+                                                 .max_parallelism = 8,
+                                                 .cpu_funcs = {kernel, kernel},
+                                                 .can_execute = can_execute,
+                                                 .nbuffers = STARPU_VARIABLE_NBUFFERS,
+                                                 .name = "parallel"};
+
 static void submit(const uint64_t *a);
 
 static void callback(void *arguments)
@@ -192,11 +210,18 @@ static void callback(void *arguments)
         submit(tasks[number].children[i]);
 }
 
+static void *waiter(void *task)
+{
+    if (starpu_task_wait(task) != 0)
+        fail("a task can't be waited for before it is submitted");
+    return NULL;
+}
+
 static void submit(const uint64_t *a)
 {
     struct starpu_task *task = starpu_task_create();
     const uint64_t *access = a + ACCESSES, *dependencies = access + 3 * a[COUNT];
-    task->cl = &codelet;
+    task->cl = a[FLAGS] & PARALLEL ? &parallel_codelet : &codelet;
     task->cl_arg = (void *)a;
     task->nbuffers = (int)a[COUNT];
     for (int i = 0; i < (int)a[COUNT]; i++, access += 3) {
@@ -220,6 +245,10 @@ static void submit(const uint64_t *a)
         starpu_tag_declare_deps_array(task->tag_id, (unsigned)dependencies[0], tags);
     }
     tasks[a[NUMBER]].task = task;
+    if (a[FLAGS] & WAITED_BEFORE) {
+        pthread_create(&tasks[a[NUMBER]].waiter, NULL, waiter, task);
+        delay(200);
+    }
     if (starpu_task_submit(task) != 0)
         fail("task %" PRIu64 " can't be submitted", a[NUMBER]);
 }
@@ -236,7 +265,9 @@ void op_task(const uint64_t *a)
 /* task */
 void op_wait(const uint64_t *a)
 {
-    if (starpu_task_wait(tasks[a[0]].task) != 0)
+    if (tasks[a[0]].waiter)
+        pthread_join(tasks[a[0]].waiter, NULL);
+    else if (starpu_task_wait(tasks[a[0]].task) != 0)
         fail("task %" PRIu64 " can't be waited for", a[0]);
     if (atomic_load(&tasks[a[0]].runs) != 1)
         fail("task %" PRIu64 " was waited for, and has run %d times", a[0], atomic_load(&tasks[a[0]].runs));
@@ -266,11 +297,11 @@ static struct starpu_codelet redux_codelet = {
     .cpu_funcs = {redux_function}, .nbuffers = 2, .modes = {STARPU_RW | STARPU_COMMUTE, STARPU_R}, .name = "redux"};
 
 /* handle, kind, columns, rows, whether it has a home (whose elements are set by the handle's number),
- * whether it has sequential consistency */
+ * flags */
 void op_handle(const uint64_t *a)
 {
     struct view view = {NULL, a[2] * unit, a[3], a[2] * unit + (a[4] && a[1] == MATRIX ? 3 : 0)};
-    if (a[4]) {
+    if (a[4] && view.nx * view.ny > 0) {
         view.first = calloc(view.ld * view.ny, sizeof(uint64_t));
         change(view, SET, a[0]);
     }
@@ -284,8 +315,9 @@ void op_handle(const uint64_t *a)
         starpu_vector_data_register(handle, node, home, nx, sizeof(uint64_t));
     else
         starpu_matrix_data_register(handle, node, home, (uint32_t)view.ld, nx, (uint32_t)view.ny, sizeof(uint64_t));
-    starpu_data_set_reduction_methods(*handle, &redux_codelet, &init_codelet);
-    starpu_data_set_sequential_consistency_flag(*handle, (unsigned)a[5]);
+    if (!(a[5] & WITHOUT_REDUCTION))
+        starpu_data_set_reduction_methods(*handle, &redux_codelet, &init_codelet);
+    starpu_data_set_sequential_consistency_flag(*handle, (a[5] & SEQUENTIALLY_CONSISTENT) != 0);
     homes[a[0]] = view;
 }
 
@@ -298,12 +330,17 @@ void op_unregister(const uint64_t *a)
     free(homes[a[0]].first);
 }
 
+static struct view in_main_memory(uint64_t handle)
+{
+    return view_of(starpu_data_get_interface_on_node(handles[handle], STARPU_MAIN_RAM));
+}
+
 /* number, how, pause in microseconds, one access */
 static void use_acquired(void *arguments)
 {
     const uint64_t *a = arguments;
     const starpu_data_handle_t handle = handles[a[3]];
-    struct view view = view_of(starpu_data_get_interface_on_node(handle, STARPU_MAIN_RAM));
+    struct view view = in_main_memory(a[3]);
     run_accesses(a[0], a[2], 1, a + 3, &view);
     if (a[1] != HELD)
         starpu_data_release(handle);
@@ -339,11 +376,32 @@ void op_partition(const uint64_t *a)
         starpu_data_partition_plan(parent, &filter, parts);
     else
         starpu_data_partition(parent, &filter);
-    for (int i = 0; i < (int)a[2]; i++) {
-        if (!a[4])
-            parts[i] = starpu_data_get_sub_data(parent, 1, i);
-        starpu_data_set_reduction_methods(parts[i], &redux_codelet, &init_codelet);
-    }
+    for (int i = 0; i < (int)a[2] && !a[4]; i++)
+        parts[i] = starpu_data_get_sub_data(parent, 1, i);
+}
+
+/* ---- Operations that look at main memory without an access, if there is no other ---- */
+
+static bool has_one_node(void)
+{
+    return starpu_memory_nodes_get_count() == 1;
+}
+
+/* handle, mode, expected digest when the synchronising task has ended */
+void op_synchronise(const uint64_t *a)
+{
+    struct starpu_task *task = starpu_task_create_sync(handles[a[0]], (enum starpu_data_access_mode)a[1]);
+    task->synchronous = 1;
+    if (starpu_task_submit(task) != 0 || (has_one_node() && digest(in_main_memory(a[0])) != a[2]))
+        fail("handle %" PRIu64 " isn't as expected after a synchronising task", a[0]);
+}
+
+/* handle, whether StarPU must free its memory then */
+void op_invalidate(const uint64_t *a)
+{
+    starpu_data_invalidate(handles[a[0]]);
+    if (a[1] && has_one_node() && in_main_memory(a[0]).first)
+        fail("handle %" PRIu64 ": its memory is kept after it was invalidated", a[0]);
 }
 
 /* ---- Operations that are one call of StarPU ---- */
@@ -367,7 +425,6 @@ OPERATION(op_resume, starpu_resume())
 /* handle */
 OPERATION(op_release, starpu_data_release(handles[a[0]]))
 OPERATION(op_unregister_submit, starpu_data_unregister_submit(handles[a[0]]))
-OPERATION(op_invalidate, starpu_data_invalidate(handles[a[0]]))
 OPERATION(op_invalidate_submit, starpu_data_invalidate_submit(handles[a[0]]))
 /* handle, node */
 OPERATION(op_evict, starpu_data_evict_from_node(handles[a[0]], node(a[1])))

@@ -9,7 +9,8 @@ from typing import Self
 
 from starpullm.errors import InvalidArgumentError
 
-SCHEDULERS = ("lws", "eager", "prio", "ws", "dmda", "dmdas", "dmdar")
+_OF_COMPONENTS = ("modular-prio-prefetching", "modular-random-prio", "modular-ws")
+SCHEDULERS = ("lws", "eager", "prio", "ws", "dmda", "dmdas", "dmdar", "peager", *_OF_COMPONENTS)
 MAX_WORKERS = 8
 _DISK_UNIT = 4096
 """Numbers in an element when data must not fit into memory."""

@@ -15,13 +15,15 @@ VERSION = 1
 
 R, W, RW, SCRATCH, REDUX, COMMUTE = "R", "W", "RW", "SCRATCH", "REDUX", "COMMUTE"
 VARIABLE, VECTOR, MATRIX = range(3)
-_WAITABLE, _SYNCHRONOUS, _TAGGED, _WITHOUT_CONSISTENCY = 1, 2, 4, 8
+_WAITABLE, _SYNCHRONOUS, _TAGGED, _WITHOUT_CONSISTENCY, _WAITED_BEFORE, _PARALLEL = 1, 2, 4, 8, 16, 32
+_SEQUENTIAL, _WITHOUT_REDUCTION = 1, 2
 _AT_ONCE, _IN_CALLBACK, _HELD = range(3)
 _MASK = (1 << 64) - 1
 _MAX_TASKS, _MAX_HANDLES, _MAX_CHILDREN, _MAX_DEPTH = 900, 240, 16, 3
 
 MODES = (R, RW, W, COMMUTE, R, RW, REDUX, W, R, RW, COMMUTE, REDUX)
 """A byte of an operation chooses one; the first is the simplest."""
+_PRIORITIES = (0, 1, -1, 2, -2, (1 << 31) - 1, -(1 << 31))
 
 
 def _mix(x: int, y: int) -> int:
@@ -43,10 +45,12 @@ class _Handle:
     shape: tuple[int, int, int]
     """Kind, columns and rows."""
     places: list[int]
-    """Of its elements among the values of the program."""
+    """Of its elements among the values of the program; one without elements has a place for whether it is written."""
     home: bool = True
     sequential: bool = True
     scratch: bool = False
+    reducible: bool = True
+    prefetched: bool = False
     part_of: _Partition | None = None
     partitions: list[_Partition] = field(default_factory=list)
     alive: bool = True
@@ -72,6 +76,11 @@ class _Handle:
     def ordered(self) -> bool:
         """Whether StarPU orders its accesses, and it has a content."""
         return self.sequential and not self.scratch
+
+    @property
+    def size(self) -> int:
+        """Number of its elements."""
+        return self.shape[1] * self.shape[2]
 
     @property
     def is_whole(self) -> bool:
@@ -133,6 +142,8 @@ class Oracle:
             return SCRATCH
         if not handle.sequential and mode in (COMMUTE, REDUX):
             return RW
+        if not handle.reducible and mode == REDUX:
+            mode = COMMUTE
         undefined = [self._values[place] is None for place in handle.places]
         if mode == REDUX and handle.is_whole:
             return W if any(undefined) and not all(undefined) else REDUX
@@ -153,7 +164,8 @@ class Oracle:
     # ---- What operations do ----
 
     def _digest(self, handle: _Handle) -> int:
-        return sum((2 * i + 1) * (self._values[place] or 0) for i, place in enumerate(handle.places)) & _MASK
+        places = handle.places[: handle.size]
+        return sum((2 * i + 1) * (self._values[place] or 0) for i, place in enumerate(places)) & _MASK
 
     def _run(self, number: int, accesses: Sequence[tuple[_Handle, str]]) -> list[object]:
         """Carry out the accesses of a task; return handle, mode and expected digest of each."""
@@ -203,6 +215,7 @@ class Oracle:
             return
         parent = list(self._parents)[how % len(self._parents)] if by_callback else -1
         flags = _WAITABLE * (140 <= kind < 180) | _SYNCHRONOUS * (180 <= kind < 190)
+        flags |= _WAITED_BEFORE * (140 <= kind < 150) | _PARALLEL * (priority >= 224 and where < 150)
         if flags & _SYNCHRONOUS:
             self._settle()
         number = self._new_number()
@@ -214,7 +227,7 @@ class Oracle:
         workers, worker = (0, 0) if where < 150 else (1 + where % 2, where // 2)
         # StarPU looks at the first implementation alone if it is told the worker.
         implementation = how % 2 if 100 <= how < 150 and workers != 1 else -1
-        words = [number, flags, priority % 7 - 3 if priority else 0, workers, worker, implementation, parent]
+        words = [number, flags, _PRIORITIES[priority % 7], workers, worker, implementation, parent]
         self._emit(
             "task",
             *words,
@@ -264,15 +277,18 @@ class Oracle:
         kind, nx, ny, home = r[0] % 3, *r[1:4]
         columns = 1 if kind == VARIABLE else (4, 6, 8, 2, 1)[nx % 5]
         rows = (2, 4, 3, 1)[ny % 4] if kind == MATRIX else 1
+        columns = 0 if nx >= 240 else columns
         sequential, scratch = not 200 <= home < 240, home >= 240
+        flags = _SEQUENTIAL * sequential | _WITHOUT_REDUCTION * (r[0] >= 192)
         at_home = (home % 2 == 0 or not sequential) and not scratch
         number, size = len(self._handles), columns * rows
         if number >= _MAX_HANDLES:
             return
-        places = list(range(len(self._values), len(self._values) + size))
-        self._values += [_mix(0, number + i) if at_home else None for i in range(size)]
-        self._handles.append(_Handle(number, (kind, columns, rows), places, at_home, sequential, scratch))
-        self._emit("handle", number, kind, columns, rows, int(at_home), int(sequential))
+        places = list(range(len(self._values), len(self._values) + max(size, 1)))
+        self._values += [_mix(0, number + i) if at_home else None for i in range(len(places))]
+        handle = _Handle(number, (kind, columns, rows), places, at_home, sequential, scratch, r[0] < 192)
+        self._handles.append(handle)
+        self._emit("handle", number, kind, columns, rows, int(at_home), flags)
         if not sequential or scratch:
             self._parents.clear()  # their callbacks may submit before it is registered
 
@@ -303,13 +319,24 @@ class Oracle:
     def _to_node(self, name: str, r: bytes) -> None:
         """Prefetch or fetch data to a memory node, asynchronously, or evict them from it."""
         handle = self._usable(r[0], whole=True)
-        if handle is not None and (name == "evict" or (self._defined(handle) and not handle.reduced)):
+        # What isn't written yet can't be fetched: StarPU would have to initialise it.
+        fetched = handle is not None and handle.reducible and not handle.reduced and self._defined(handle)
+        if handle is not None and (name == "evict" or fetched):
+            handle.prefetched = True
             self._emit(name, handle.number, r[1], 1)
 
     prefetch = partialmethod(_to_node, "prefetch")
     idle_prefetch = partialmethod(_to_node, "idle_prefetch")
     fetch = partialmethod(_to_node, "fetch")
     evict = partialmethod(_to_node, "evict")
+
+    def synchronise(self, r: bytes) -> None:
+        """Wait for a task without a codelet that accesses data."""
+        handle = self._usable(r[0], ordered=True)
+        if handle is not None and handle not in self._held and self._defined(handle):
+            self._settle()
+            handle.reduced = False
+            self._emit("synchronise", handle.number, (R, RW)[r[1] % 2], f"{self._digest(handle):#x}")
 
     def copy(self, r: bytes) -> None:
         """Copy data of the same shape."""
@@ -330,9 +357,11 @@ class Oracle:
     def invalidate(self, r: bytes) -> None:
         """Say that the content of data isn't needed."""
         if handle := self._usable(r[0], whole=True):
-            if not r[1] % 2:
+            if r[1] % 2:
+                self._emit("invalidate_submit", handle.number)
+            else:
                 self._settle()
-            self._emit("invalidate_submit" if r[1] % 2 else "invalidate", handle.number)
+                self._emit("invalidate", handle.number, int(not handle.home and not handle.prefetched))
             for place in handle.places:
                 self._values[place] = None
 
@@ -361,7 +390,7 @@ class Oracle:
         kind, columns, rows = handle.shape
         by_rows &= kind == MATRIX
         length = rows if by_rows else columns
-        fitting = [n for n in range(2, length + 1) if length % n == 0]
+        fitting = [n for n in range(2, length + 1) if length % n == 0 and handle.size]
         is_plan = handle.in_plan or plan == 1
         inside = handle.part_of is not None and handle.part_of.is_plan != is_plan
         full = len(handle.above) == _MAX_DEPTH or len(self._handles) >= _MAX_HANDLES - 8

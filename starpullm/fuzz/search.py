@@ -17,7 +17,7 @@ from starpullm.fuzz.configuration import Configuration
 from starpullm.fuzz.draw import HANDLE, RECORD, Program, build
 from starpullm.fuzz.interpreter import Failure, Interpreter, built_interpreter
 
-_PROGRAMS_OF_A_SEED = 100
+_PROGRAMS_OF_A_SEED = 40
 _OPERATIONS, _BLOCK = 256, 8
 _TIME_LIMIT = 15.0  # of a program, in seconds; most take some milliseconds
 _SHRINKING_LIMIT = 4.0  # the same while one is shrunk, when many hang

@@ -36,6 +36,11 @@ ENDLESS = RIGHT.replace("task 0 0", "task 0 4").replace("0x35e2aa2e0bad5cf 0", "
 """Its task waits for a tag that no task has."""
 
 
+SYNCHRONISED = WRONG.replace("task 0 0 0 0 0 -1 -1 0 1 0 R 0x11 0", "synchronise 0 RW 0x11")
+KEPT = WRONG.replace("task 0 0 0 0 0 -1 -1 0 1 0 R 0x11 0", "invalidate 0 1")
+"""Its memory isn't StarPU's."""
+
+
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
     with built_interpreter() as directory:
@@ -49,6 +54,29 @@ def test_right_and_wrong_programs_one_after_another(directory: Path) -> None:
         assert wrong is not None
         assert re.fullmatch(r"task 0 sees 035e2aa2e0bad[0-9a-f]+ in handle 0, expected 0+11", wrong.sentence)
         assert interpreter.run(RIGHT, 60) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (SYNCHRONISED, "handle 0 isn't as expected after a synchronising task"),
+        (KEPT, "handle 0: its memory is kept after it was invalidated"),
+    ],
+)
+def test_what_the_program_itself_looks_at(directory: Path, text: str, sentence: str) -> None:
+    with Interpreter(directory, PLAIN) as interpreter:
+        wrong = interpreter.run(text, 60)
+        assert wrong is not None
+        assert wrong.sentence == sentence
+
+
+def test_a_task_is_waited_for_from_before_it_is_submitted(directory: Path) -> None:
+    text = RIGHT.replace("task 0 0", "task 0 17").replace("wait_for_all", "wait 0")
+    with Interpreter(directory, PLAIN) as interpreter:
+        assert interpreter.run(text, 60) is None
+        late = interpreter.run(text.replace("task 0 17", "task 0 16"), 60)
+        assert late is not None
+        assert "detach = 0" in late.sentence
 
 
 def test_a_hang_has_the_stacks_of_its_workers(directory: Path) -> None:

@@ -8,7 +8,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.fuzz.c_program import c_program
 from starpullm.fuzz.configuration import Configuration
 from starpullm.fuzz.draw import random_program
-from starpullm.fuzz.oracle import RW, Oracle, R, W
+from starpullm.fuzz.oracle import COMMUTE, MODES, REDUX, RW, Oracle, R, W
 
 
 def _random_program(seed: int) -> str:
@@ -41,6 +41,59 @@ def test_what_has_no_content_is_written_first() -> None:
     oracle.task(bytes(15))
     oracle.task(bytes(15))
     assert [_accesses(line)[0][1] for line in oracle.text().splitlines() if line.startswith("task")] == [W, R]
+
+
+def _task(*chosen: int, kind: int = 0) -> bytes:
+    """Return the record of a task with a pair of handle and mode."""
+    return bytes([0, *chosen, *bytes(6), kind, *bytes(5)])
+
+
+def test_data_without_elements_are_written_before_they_are_read() -> None:
+    oracle = Oracle(1)
+    oracle.handle(bytes([1, 240, 0, 1]))
+    oracle.task(_task(0, 0))
+    oracle.task(_task(0, 1))
+    oracle.partition(bytes(4))
+    lines = oracle.text().splitlines()
+    assert lines[1] == "handle 0 1 0 1 0 1"
+    assert [_accesses(line)[0] for line in lines[2:4]] == [("0", W, "0x0"), ("0", RW, "0x0")]
+    assert lines[4:] == ["end"]
+
+
+def test_data_without_reduction_methods() -> None:
+    """They aren't reduced, and not fetched while nothing may have been written."""
+    for kind, mode, fetches in ((1, REDUX, ["prefetch"]), (193, COMMUTE, [])):
+        oracle = Oracle(1)
+        oracle.handle(bytes([kind, 0, 0, 0]))
+        oracle.prefetch(bytes(2))
+        oracle.task(_task(0, MODES.index(REDUX)))
+        lines = [line.split() for line in oracle.text().splitlines()[2:-1]]
+        assert [name for name, *_ in lines] == [*fetches, "task"]
+        assert lines[-1][11] == mode
+
+
+def test_a_synchronising_task_waits_for_what_was_written() -> None:
+    oracle = Oracle(1)
+    oracle.handle(bytes(4))
+    oracle.pause(b"\1")
+    oracle.task(_task(0, 1))
+    oracle.synchronise(bytes([0, 1]))
+    oracle.end()
+    lines = oracle.text().splitlines()
+    assert lines[4] == "resume"
+    seen = next(line for line in lines if line.startswith("acquire")).split()[-1]
+    assert lines[5] == f"synchronise 0 RW {seen}"
+
+
+def test_invalidated_memory_is_given_back_if_nothing_else_keeps_it() -> None:
+    for home, prefetched, freed in ((1, False, 1), (1, True, 0), (0, False, 0)):
+        oracle = Oracle(1)
+        oracle.handle(bytes([0, 0, 0, home]))
+        oracle.task(_task(0, 2))
+        if prefetched:
+            oracle.prefetch(bytes(2))
+        oracle.invalidate(bytes(2))
+        assert oracle.text().splitlines()[-2] == f"invalidate 0 {freed}"
 
 
 @pytest.mark.parametrize("seed", range(20))
