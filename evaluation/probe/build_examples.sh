@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds StarPU's own examples, those with MPI too, from the source package that ci/starpu.sh fetches, into
-# .cache/starpu-examples. They are no part of the product: evaluation.probe.examples runs the probe over them. Interrupted, it
-# goes on where it was.
+# .cache/starpu-examples; with the argument `tests` its own tests instead. They are no part of the product:
+# evaluation.probe.examples runs the probe over them. Interrupted, it goes on where it was.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
@@ -25,24 +25,27 @@ find_blas() {
 }
 
 # The options are those of the StarPU that the examples will run on: its types have sizes that depend on them.
-# --enable-quick-check makes the examples small.
+# --enable-quick-check makes examples and tests small.
 configure_examples() {
+    local options
+    mapfile -t options < <(starpu_options)
     mkdir -p "$EXAMPLES/build"
     cd "$EXAMPLES/build"
-    "$STARPU_WORK/source/configure" --prefix="$EXAMPLES/unused" "${STARPU_OPTIONS[@]}" --enable-build-examples \
-        --enable-quick-check ACLOCAL=: AUTOCONF=: AUTOHEADER=: AUTOMAKE=:
+    "$STARPU_WORK/source/configure" --prefix="$EXAMPLES/unused" "${options[@]}" --enable-build-examples \
+        --enable-build-tests --enable-quick-check CFLAGS='-g -O1' ACLOCAL=: AUTOCONF=: AUTOHEADER=: AUTOMAKE=:
 }
 
 build_examples() {
     make -C "$EXAMPLES/build/src" -j"$(nproc)"
     make -C "$EXAMPLES/build/mpi/src" -j"$(nproc)"
     # Some need libraries that aren't here; the others are enough.
-    make -C "$EXAMPLES/build/examples" -k -j"$(nproc)" || true
-    make -C "$EXAMPLES/build/mpi/examples" -k -j"$(nproc)" || true
+    make -C "$EXAMPLES/build/$1" -k -j"$(nproc)" || true
+    make -C "$EXAMPLES/build/mpi/$1" -k -j"$(nproc)" || true
 }
 
+KIND=${1:-examples}
 mkdir -p "$EXAMPLES"
-find_blas
+[[ $KIND == tests ]] || find_blas
 if [[ ! -d $STARPU_WORK/source ]]; then
     mkdir -p "$STARPU_WORK"
     if [[ -n ${STARPU_SOURCE:-} ]]; then
@@ -52,4 +55,4 @@ if [[ ! -d $STARPU_WORK/source ]]; then
     fi
 fi
 [[ -e $EXAMPLES/build/Makefile ]] || configure_examples
-build_examples
+build_examples "$KIND"

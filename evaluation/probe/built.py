@@ -1,4 +1,4 @@
-"""StarPU's own examples, as evaluation/probe/build_examples.sh built them: names, command lines, and their sources."""
+"""StarPU's own examples and tests, as evaluation/probe/build_examples.sh built them: names, commands, and sources."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CLOCKED = ("lu/", "mpi/mpi_lu/", "mpi/stencil/")
 """Their input is made from the time. They run with a clock that stands still."""
 _CLOCK = EXAMPLES / "constant_clock.so"
 
-LEFT_OUT = ("loader", "stencil/loader", "mpi/loader", "mpi/cg/cg")
+LEFT_OUT = ("loader", "stencil/loader", "mpi/loader", "mpi/cg/cg", "tests/loader", "mpi/tests/loader")
 """Helpers of StarPU's `make check`, which use no StarPU, and a program that hangs without the probe, too, on 2 ranks.
 
 The benchmarks below mpi/benchs are left out, too: they measure by the clock.
@@ -120,10 +120,11 @@ class Example:
         return [path for path in found if path.is_file()]
 
 
-def examples() -> Iterator[Example]:
-    """Yield the built examples in the order of their names."""
+def examples(kind: str = "examples") -> Iterator[Example]:
+    """Yield the built examples, or the tests, in the order of their names."""
     found = []
-    for folder, prefix in ((BUILD / "examples", ""), (BUILD / "mpi" / "examples", "mpi/")):
+    of_kind = "" if kind == "examples" else f"{kind}/"
+    for folder, prefix in ((BUILD / kind, of_kind), (BUILD / "mpi" / kind, f"mpi/{of_kind}")):
         for path in folder.glob("**/.libs/*"):
             name = prefix + str(path.parents[1].relative_to(folder) / path.name)
             is_program = path.is_file() and os.access(path, os.X_OK) and ".so" not in path.name
@@ -152,7 +153,7 @@ def prepare_environment() -> Path:
     leavings = EXAMPLES / "leavings"
     leavings.mkdir(exist_ok=True)
     os.chdir(leavings)  # some programs write files into the folder where they run
-    source = Path(__file__).parent / "programs" / "constant_clock.c"
+    source = CHECKOUT / "tests" / "probe" / "programs" / "constant_clock.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", _CLOCK, source], check=True)
     return prefix
 
