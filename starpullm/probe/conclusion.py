@@ -56,7 +56,7 @@ def conclude(
         outcome = Outcome.NOT_COMPARABLE if is_forbidden else Outcome.FAILED
     elif totals["outputs"] == 0 and totals["accesses"]:
         name = program_of(runs.command)
-        raise InvalidArgumentError(f"{name}: {nothing_to_compare(reference.flows.values())}")
+        raise InvalidArgumentError(f"{name}: {nothing_to_compare(list(reference.flows.values()))}")
     elif reference.num_workers == 1:
         outcome = Outcome.NOT_COMPARABLE
         sentence = "not comparable: StarPU had one worker, so no two tasks ran at the same time"

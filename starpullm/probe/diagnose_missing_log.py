@@ -46,11 +46,12 @@ class Starpu(NamedTuple):
 
 
 def _of_starpu(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of StarPU and hwloc, but the one that PoCL sets when StarPU loads it."""
+    """Return the variables of StarPU and hwloc, but for one of this project's, and what PoCL sets for StarPU."""
+    others = (("HWLOC_PLUGINS_PATH", "/dev/null"), ("STARPU_PREFIX", variables.get("STARPU_PREFIX")))
     return {
         name: value
         for name, value in variables.items()
-        if name.startswith(("STARPU_", "HWLOC_")) and (name, value) != ("HWLOC_PLUGINS_PATH", "/dev/null")
+        if name.startswith(("STARPU_", "HWLOC_")) and (name, value) not in others
     }
 
 

@@ -157,8 +157,8 @@ class _Judge:
             others = f", but {next(self.seen.unseen())}" if self.seen.totals["unseen tasks"] else ""
             lifts = "; ".join(filter(None, ("expected arguments, or input, with which it does", no_input())))
             raise InvalidArgumentError(
-                f"{program_of(self.runs.command)}: submitted no task in a scheduling context without a policy of its "
-                f"own (it {reference.ending}){others}{what_it_said(reference.ending.stderr)}, {lifts}"
+                f"{program_of(self.runs.command)}: submitted no task with a codelet in a scheduling context without a "
+                f"policy of its own (it {reference.ending}){others}, {lifts}{what_it_said(reference.ending.stderr)}"
             )
         if not self.seen.add_ending(reference, reference, self.runs.run_bare):
             return

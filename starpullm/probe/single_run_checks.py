@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,11 +114,14 @@ def never_ran(flows: Sequence[TaskFlow]) -> dict[str, int]:
     return {name: implementations.bit_count() for name, implementations in left.items() if implementations}
 
 
-def nothing_to_compare(flows: Iterable[TaskFlow]) -> str:
-    """Return a sentence about the accesses of tasks that left nothing to compare."""
-    modes = np.concatenate([flow.mode for flow in flows])
-    sums, written = (int(((modes & bit) != 0).sum()) for bit in (probe_log.MODE_REDUX, probe_log.MODE_WRITE))
+def nothing_to_compare(flows: Sequence[TaskFlow]) -> str:
+    """Return a sentence about the accesses of tasks that left nothing to compare; StarPU's own have no function."""
+    runs = np.concatenate([flow.has_function[flow.task] for flow in flows])
+    modes = np.concatenate([flow.mode for flow in flows])[runs]
+    sizes = np.concatenate([flow.log.handles["bytes"][flow.handle_of_log[flow.handle]] for flow in flows])[runs]
+    sums, writes = (modes & probe_log.MODE_REDUX) != 0, (modes & probe_log.MODE_WRITE) != 0
     return (
-        f"of {counted(len(modes), 'access')} {sums} add to reductions of which no task reads the result, {written} "
-        "write what can't be read, and the others write nothing, expected one that writes to an interface of StarPU's"
+        f"of {counted(len(modes), 'access')} {sums.sum()} add to reductions of which no task reads the result, "
+        f"{(writes & (sizes > 0)).sum()} write what can't be read, {(writes & (sizes == 0)).sum()} write handles "
+        "without bytes (void), and the others write nothing, expected one that writes to an interface of StarPU's"
     )

@@ -246,10 +246,9 @@ def test_programs_that_cannot_be_judged(scenarios: Path, tmp_path: Path) -> None
     program = str(scenarios)
     sentence = refusal([program, "no_tasks"])
     assert (
-        "submitted no task in a scheduling context without a policy of its own (it ended with exit status 0)"
-        in sentence
-    )
-    assert "expected arguments, or input, with which it does" in sentence
+        "submitted no task with a codelet in a scheduling context without a policy of its own (it ended with exit "
+        "status 0), expected arguments, or input, with which it does"
+    ) in sentence
     assert "expected the name of a program" in refusal([program, "unknown"])
     assert "didn't start StarPU, expected a StarPU program" in refusal(["/bin/false"])
     assert "there is no such file" in refusal([str(tmp_path / "missing")])

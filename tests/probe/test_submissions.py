@@ -132,6 +132,8 @@ def test_a_refusal_says_what_the_tasks_do_with_their_data(program: str) -> None:
     assert "of 4 accesses 4 add to reductions of which no task reads the result, 0 write what" in refusal(
         program, "only_adds"
     )
+    nothing_seen = "of 2 accesses 0 add to reductions of which no task reads the result, 0 write what can't be read, "
+    assert f"{nothing_seen}1 write handles without bytes (void), and the others" in refusal(program, "void_and_parts")
 
 
 def test_a_sum_that_only_the_application_reads(program: str) -> None:

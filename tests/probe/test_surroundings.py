@@ -138,10 +138,12 @@ def test_a_program_that_keeps_the_probe_out(program: str, monkeypatch: pytest.Mo
     assert f"ended with exit status 77; {words}" in refusal(program, "wants_no_scheduler")
     assert words in refusal("env", "-i", program, "plain")
     monkeypatch.setenv("STARPU_NTHREADS_PER_CORE", "2")
+    monkeypatch.setenv("STARPU_PREFIX", "/opt/starpu")  # bootstrap.sh reads it
     sentence = refusal(program, "plain")
     assert "was ended by SIGABRT" in sentence
     assert "; the environment has " in sentence
     assert "STARPU_NTHREADS_PER_CORE=2" in sentence
+    assert "STARPU_PREFIX" not in sentence
 
 
 def test_the_users_variables_take_no_worker_away(program: str, monkeypatch: pytest.MonkeyPatch) -> None:

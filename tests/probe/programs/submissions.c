@@ -260,6 +260,23 @@ static void only_reads(void)
     submit(new_task(&reading, 0));
 }
 
+// A part of an array is read, for which StarPU has tasks of its own that write; and a handle without bytes is written.
+static void void_and_parts(void)
+{
+    static struct starpu_codelet codelet = {
+        .cpu_funcs = {nothing}, .nbuffers = 2, .modes = {STARPU_R, STARPU_W}, .name = "nothing"};
+    static int array[2];
+    struct starpu_data_filter halves = {.filter_func = starpu_vector_filter_block, .nchildren = 2};
+    starpu_data_handle_t whole, parts[2], empty;
+    starpu_vector_data_register(&whole, STARPU_MAIN_RAM, (uintptr_t)array, 2, sizeof array[0]);
+    starpu_void_data_register(&empty);
+    starpu_data_partition_plan(whole, &halves, parts);
+    STARPU_CHECK_RETURN_VALUE(starpu_task_insert(&codelet, STARPU_R, parts[0], STARPU_W, empty, 0), "insert");
+    starpu_data_partition_clean(whole, 2, parts);
+    starpu_data_unregister(empty);
+    starpu_data_unregister(whole);
+}
+
 static void clear(void *buffers[], void *argument)
 {
     (void)argument;
@@ -383,6 +400,7 @@ int main(int argc, char **argv)
                {"no_data", no_data},
                {"only_reads", only_reads},
                {"only_adds", only_adds},
+               {"void_and_parts", void_and_parts},
                {"sum_is_acquired", sum_is_acquired},
                {"sum_of_turns_is_acquired", sum_of_turns_is_acquired},
                {"retries", retries}};
