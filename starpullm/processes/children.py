@@ -14,7 +14,6 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -30,10 +29,10 @@ from starpullm.options import MAX_SECONDS, RuntimeConfiguration
 from starpullm.processes.endings import Completed, Crashed, Job, JobEnding, Stopped
 from starpullm.processes.job import run_job
 from starpullm.processes.lock import machine_lock
-from starpullm.processes.processor_waits import longest_wait, processor_waits
 from starpullm.processes.progress import report_phase
 from starpullm.processes.reaper import start_of
 from starpullm.processes.service import Answered, Failed, Raised, Service, find_function, main
+from starpullm.processes.time_limit import TimeLimit
 
 START_SECONDS = 120.0
 """For a child to get ready: Python, and StarPU's calibration of a machine that it sees for the first time."""
@@ -42,8 +41,6 @@ _END_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _CLOSED_SECONDS = 30.0  # for a job to end after its connection has closed: a rank fails, mpirun ends the others
 _STOP_SECONDS = 60.0  # for a job to be killed, with the stacks of its ranks before that
-_MOST_WAITS = 9
-"""How often a time limit is granted again at most, as far as a thread of the child waits for a processor."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +114,6 @@ class Child:
         self._is_over = False
         self._ending: JobEnding | Exception | None = None
         self._stop = threading.Event()
-        self._waits: dict[int, float] = {}
-        """When the present request came."""
-        self._waited = 0.0
-        """By how much its time limit has been moved."""
         self._thread: threading.Thread | None = None
         self._oom_kills = _oom_kills()
 
@@ -131,7 +124,7 @@ class Child:
 
     def start(self, time_limit: float = START_SECONDS) -> Reply:
         """Start the child, wait until its service is ready, and return the value that the service has yielded."""
-        deadline = time.monotonic() + time_limit
+        limit = TimeLimit(time_limit)
         # A socket's path has up to 107 bytes on Linux. Below TMPDIR, which mpirun sets in its ranks, it may be longer.
         private = tempfile.TemporaryDirectory(prefix="starpullm-", dir="/tmp")
         with private as directory, socket.socket(socket.AF_UNIX) as listener:
@@ -146,14 +139,14 @@ class Child:
             self._thread = threading.Thread(target=self._run, args=(job,), name=f"child {self.name}", daemon=True)
             self._thread.start()
             listener.settimeout(_POLL_SECONDS)
-            while self._connection is None and not self.has_ended and time.monotonic() < deadline:
+            while self._connection is None and not self.has_ended and limit.left() > 0:
                 with suppress(TimeoutError):
                     self._connection = Connection(listener.accept()[0].detach())
-            self.pids = tuple(self._read(time_limit, deadline) or ())
+            self.pids = tuple(self._read(limit) or ())
             self._processes = {pid: start_of(pid) for pid in self.pids}
             self._send(self._service)
             # The address is there until here: a child that finds none would end before it is reported as hung.
-            return self._reply("the start", time_limit, deadline)
+            return self._reply("the start", limit)
 
     def ask(self, request: object, time_limit: float) -> Reply:
         """Let the child run until it has replied to a request, at most this many seconds.
@@ -161,12 +154,11 @@ class Child:
         They don't count the time for which a thread of the child has waited for a processor, up to nine times as much.
         After a `Lost` reply the child has ended.
         """
-        deadline = time.monotonic() + time_limit
         message = _pickled(request)
-        self._waits, self._waited = processor_waits(self.pids), 0.0
+        limit = TimeLimit(time_limit, self.pids)
         self._signal(signal.SIGCONT)
         self._send(message)
-        return self._reply(self._request_name, time_limit, deadline)
+        return self._reply(self._request_name, limit)
 
     def end(self) -> Lost | None:
         """Let the child end, or kill it; may be called twice. Return how it has failed, unless a reply has said so."""
@@ -177,7 +169,7 @@ class Child:
             return None
         if self._connection is not None:
             self._thread.join(_END_SECONDS)
-        lost = self._lost("the end", _END_SECONDS)
+        lost = self._lost("the end", TimeLimit(_END_SECONDS))
         return None if isinstance(lost.ending, Completed) or self._connection is None else lost
 
     def kill(self) -> None:
@@ -207,10 +199,10 @@ class Child:
         except Exception as error:
             self._ending = error
 
-    def _reply(self, what: str, time_limit: float, deadline: float) -> Reply:
-        message = self._read(time_limit, deadline)
+    def _reply(self, what: str, limit: TimeLimit) -> Reply:
+        message = self._read(limit)
         if message is None:
-            return self._lost(what, time_limit)
+            return self._lost(what, limit)
         self._signal(signal.SIGSTOP)
         reply: Answered | Raised = message
         return reply
@@ -220,12 +212,12 @@ class Child:
             with suppress(OSError):  # the child has crashed since its last reply: reading notices that too
                 self._connection.send_bytes(message)
 
-    def _read(self, time_limit: float, deadline: float) -> Any:
-        """Return the next message; None if it doesn't come before the deadline, or the child has ended."""
+    def _read(self, limit: TimeLimit) -> Any:
+        """Return the next message; None if it doesn't come within the limit, or the child has ended."""
         if self._connection is None:
             return None
         has_come = threading.Event()
-        threading.Thread(target=self._watch, args=(has_come, time_limit, deadline), daemon=True).start()
+        threading.Thread(target=self._watch, args=(has_come, limit), daemon=True).start()
         try:
             message = self._connection.recv_bytes()
         except (EOFError, OSError):  # a connection that has broken
@@ -235,17 +227,14 @@ class Child:
             has_come.set()
         return None if self._stop.is_set() else pickle.loads(message)  # it came when the job was already being killed
 
-    def _watch(self, has_come: threading.Event, time_limit: float, deadline: float) -> None:
-        """End the job at the deadline, also in the middle of a message; later if it had to wait for a processor."""
-        most = _MOST_WAITS * time_limit
-        while not has_come.wait(max(deadline + self._waited - time.monotonic(), 0)):
-            waited = min(longest_wait(self._waits, processor_waits(self.pids)), most) if self._waited < most else 0.0
-            if waited - self._waited < _POLL_SECONDS:
-                self._stop.set()
+    def _watch(self, has_come: threading.Event, limit: TimeLimit) -> None:
+        """End the job when the limit is over, also in the middle of a message."""
+        while left := limit.left():
+            if has_come.wait(left):
                 return
-            self._waited = waited
+        self._stop.set()
 
-    def _lost(self, what: str, time_limit: float) -> Lost:
+    def _lost(self, what: str, limit: TimeLimit) -> Lost:
         """Return how the child ended; kill it if it hasn't."""
         assert self._thread is not None
         self._is_over = True
@@ -254,8 +243,8 @@ class Child:
         self._kill()
         assert self._ending is not None
         if isinstance(self._ending, Stopped):  # no rank had failed
-            sentence = f"{self.name}: {what} had not ended after {time_limit:g} s, so its process was ended:"
-            waited = f"{self._waited:.0f} s more in which it waited for a processor\n" if self._waited else ""
+            sentence = f"{self.name}: {what} had not ended after {limit.seconds:g} s, so its process was ended:"
+            waited = f"{limit.waited:.0f} s more in which it waited for a processor\n" if limit.waited else ""
             return Hung(f"{sentence}\n{waited}{self._ending}", self._ending)
         if isinstance(self._ending, Completed):
             reports = "; ".join(map(str, self._ending.reports.values()))
