@@ -139,7 +139,8 @@ struct candidate {
     unsigned rank; /* how many of the context's workers come before */
 };
 
-/* How many of a context's workers come before one; with a task, of those that can run it. */
+/* How many of a context's workers come before one, in the order of the settings; with a task, of those that can run it.
+ */
 static unsigned workers_before(unsigned context, unsigned worker, struct starpu_task *task)
 {
     struct starpu_worker_collection *workers = starpu_sched_ctx_get_worker_collection(context);
@@ -148,7 +149,8 @@ static unsigned workers_before(unsigned context, unsigned worker, struct starpu_
     workers->init_iterator(workers, &iterator);
     while (workers->has_next(workers, &iterator)) {
         const unsigned other = (unsigned)workers->get_next(workers, &iterator);
-        before += other < worker && (!task || starpu_worker_can_execute_task_first_impl(other, task, NULL));
+        const bool is_before = settings->from_last ? other > worker : other < worker;
+        before += is_before && (!task || starpu_worker_can_execute_task_first_impl(other, task, NULL));
     }
     return before;
 }

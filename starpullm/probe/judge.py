@@ -237,8 +237,12 @@ class _Judge:
         for rank, comparison in compared.items():
             self.seen.add_comparison(rank, comparison)
             self.seen.findings += self._faults(run, rank, reference.flows[rank], comparison)
-        if not differs:
-            self.seen.findings += self.seen.other_output(run, reference)
+        found = [] if differs else self.seen.other_output(run, reference)
+        if found and run.schedule.max_workers > 1 and self.seen.names_workers is None:
+            with self.runs.run(probe_schedules.ON_LAST) as on_last:
+                self.seen.names_workers = bool(self.seen.other_output(on_last, reference))
+            found = self.seen.other_output(run, reference)
+        self.seen.findings += found
         return not any(finding.kind.forbids_comparison for finding in self.seen.findings)
 
     def _faults(

@@ -21,7 +21,8 @@ class Observations:
     """What the runs have shown.
 
     ``flows`` are those of the runs that were compared, by schedule and rank. ``unsteady`` is what changes from run to
-    run by itself. Runs should end with one of the ``statuses``. ``moments`` are lines about others.
+    run by itself. Runs should end with one of the ``statuses``. ``moments`` are lines about others. ``names_workers``
+    says whether the output differs where another worker runs the same tasks; None: it wasn't asked yet.
     """
 
     findings: list[ProgramFinding] = field(default_factory=list)
@@ -33,6 +34,7 @@ class Observations:
     tolerated_handles: set[str] = field(default_factory=set)
     statuses: frozenset[int] = frozenset({0})
     has_steady_output: bool = False
+    names_workers: bool | None = None
 
     def add_reference(self, run: RecordedRun) -> None:
         """Take account of the reference schedule by itself."""
@@ -89,6 +91,8 @@ class Observations:
         """Return a finding if the program has printed something else, where that doesn't change by itself."""
         here, there = run.ending.words, reference.ending.words
         if here == there or not self.has_steady_output or {run.ending.status, reference.ending.status} - self.statuses:
+            return []
+        if self.names_workers and run.schedule.max_workers > 1:
             return []
         evidence = {"here": listed([*(here - there)]), "reference schedule": listed([*(there - here)])}
         sentence = "the program prints other words, whatever their order"

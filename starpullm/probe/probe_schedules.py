@@ -35,12 +35,12 @@ class ProbeSchedule:
     """How one run chooses among ready tasks; a user says its name to run it again.
 
     ``seed`` 0 takes them in the order of submission, any other number in an order that follows from it. At most
-    ``max_workers`` tasks run at a time. Every fourth task is delayed, by up to ``delay_us`` microseconds. What a task
-    declares as written only is filled with ``poison`` before. If ``watched``, contents aren't looked at, but accesses
-    that tasks don't declare. Tasks that are ``held`` wait until the task ``until`` starts.
-    Sums, whose order is free by their access modes, are ``ordered`` as they were submitted.
-    If it is ``prompt``, a thread that submits a ready task waits until it has run, in all `PROMPT_MS`; otherwise
-    submitted tasks pile up.
+    ``max_workers`` tasks run at a time, with ``from_last`` on the last workers instead of the first ones. Every fourth
+    task is delayed, by up to ``delay_us`` microseconds. What a task declares as written only is filled with ``poison``
+    before. If ``watched``, contents aren't looked at, but accesses that tasks don't declare. Tasks that are ``held``
+    wait until the task ``until`` starts. Sums, whose order is free by their access modes, are ``ordered`` as they were
+    submitted. If it is ``prompt``, a thread that submits a ready task waits until it has run, in all `PROMPT_MS`;
+    otherwise submitted tasks pile up.
     """
 
     name: str
@@ -53,6 +53,7 @@ class ProbeSchedule:
     until: int = 0
     ordered: bool = False
     prompt: bool = False
+    from_last: bool = False
     other_poison: int = 0
     """An access of the task whose contents are kept, by number plus one, that gets the other kind of poison."""
 
@@ -86,6 +87,7 @@ class ProbeSchedule:
                 "STARPULLM_PROBE_DIRECTORY": str(folder),
                 "STARPULLM_PROBE_SEED": str(self.seed),
                 "STARPULLM_PROBE_MAX_WORKERS": str(self.max_workers),
+                "STARPULLM_PROBE_FROM_LAST": str(int(self.from_last)),
                 "STARPULLM_PROBE_DELAY_US": str(self.delay_us),
                 "STARPULLM_PROBE_SETTLE_MS": str(0 if self.prompt else _SETTLE_MS),
                 "STARPULLM_PROBE_PROMPT_MS": str(PROMPT_MS * self.prompt),
@@ -146,7 +148,10 @@ POISONED = (
 PROMPT = ProbeSchedule("reference schedule, tasks at once", prompt=True)
 """It differs where the application uses data that it has neither acquired nor waited for."""
 
-STANDARD = (REFERENCE, WATCHED, REPEATED, PROMPT, *POISONED)
+ON_LAST = ProbeSchedule("reference schedule on the last worker", from_last=True)
+"""What the program prints differs if it says which worker runs a task."""
+
+STANDARD = (REFERENCE, WATCHED, REPEATED, PROMPT, ON_LAST, *POISONED)
 
 
 def waiting(held: Iterable[int], until: int) -> ProbeSchedule:

@@ -83,7 +83,7 @@ class ProgramRuns:
         try:
             run = self._record(schedule, schedule.folder, self.contents)
             self.seconds[schedule.name] = run.ending.seconds
-            if schedule is not probe_schedules.REPEATED:  # which not every probe has
+            if schedule not in (probe_schedules.REPEATED, probe_schedules.ON_LAST):  # which not every probe has
                 self.progress()
             yield run
         finally:

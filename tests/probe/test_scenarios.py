@@ -15,7 +15,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files.probe_log import read_probe_log
 from starpullm.probe import ProbeResult, probe_program
 from starpullm.probe.findings import Fault
-from starpullm.probe.probe_schedules import REFERENCE, REPEATED
+from starpullm.probe.probe_schedules import PROMPT, REFERENCE, REPEATED
 
 from . import conftest
 
@@ -192,6 +192,12 @@ def test_what_the_program_prints_is_a_result(scenarios: Path) -> None:
     assert (left.kind, left.codelet) == (Fault.PARTLY_WRITTEN, "copy_half")
     assert left.evidence["evidence"].startswith("the application uses that")
     assert probe(scenarios, "prints_in_any_order", runs=4).outcome is Outcome.PASSED
+    workers = probe(scenarios, "prints_workers")
+    assert (workers.outcome, workers.findings) == (Outcome.PASSED, ()), workers.lines()
+    words = "standard output is compared on one worker only: it says which worker has run a task"
+    assert workers.surroundings == (words,)
+    (early,) = probe(scenarios, "prints_workers_and_without_waiting").findings
+    assert (early.kind, early.schedule) == (Fault.OTHER_OUTPUT, PROMPT.name)
     timed = probe(scenarios, "prints_the_time")
     assert timed.outcome is Outcome.PASSED, timed.lines()
     assert "standard output isn't compared: it changes from run to run by itself" in timed.surroundings

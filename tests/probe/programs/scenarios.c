@@ -452,6 +452,25 @@ static void prints_in_any_order(void)
     }
 }
 
+static void print_worker(void *buffers[], void *argument)
+{
+    printf("worker %d\n", starpu_worker_get_id());
+}
+CODELET(print_worker);
+
+static void prints_workers(void)
+{
+    for (int b = 0; b < BLOCKS; b++)
+        SUBMIT(&print_worker_codelet, STARPU_R, handles[b]);
+    right();
+}
+
+static void prints_workers_and_without_waiting(void)
+{
+    prints_workers();
+    prints_without_waiting();
+}
+
 static void prints_the_time(void)
 {
     right();
@@ -513,6 +532,8 @@ static const struct program programs[] = {
     PROGRAM(prints_without_waiting),
     PROGRAM(prints_what_is_left),
     PROGRAM(prints_in_any_order),
+    PROGRAM(prints_workers),
+    PROGRAM(prints_workers_and_without_waiting),
     PROGRAM(prints_the_time),
     PROGRAM(fails_on_one_worker),
     PROGRAM(no_tasks),
