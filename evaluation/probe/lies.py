@@ -70,6 +70,8 @@ class Copy:
         if example.ranks:
             command.append("-lstarpumpi-1.4")
         command += ["-lblas", "-lnuma", "-lm", "-lpthread"]
+        if "define STARPU_USE_OPENCL" in (BUILD / "include" / "starpu_config.h").read_text():
+            command.append("-lOpenCL")
         run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         return "" if run.returncode == 0 else run.stderr
 
