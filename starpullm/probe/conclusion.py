@@ -9,7 +9,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.probe.diagnose_missing_log import program_of
 from starpullm.probe.elements import Tolerance
 from starpullm.probe.findings import Fault, ProgramFinding, first_of_each
-from starpullm.probe.first_difference import with_first_element
+from starpullm.probe.first_difference import MOST_FIRST_ELEMENTS, with_first_element
 from starpullm.probe.intended import Intended, split_intended
 from starpullm.probe.minimise import MINIMISED, Minimiser
 from starpullm.probe.observations import Observations
@@ -21,9 +21,6 @@ from starpullm.probe.recorded import RecordedRun
 from starpullm.probe.replay import schedule_of
 from starpullm.probe.single_run_checks import never_changed, nothing_to_compare
 from starpullm.probe.surroundings import no_input
-
-_MOST_FIRST_ELEMENTS = 3
-"""Findings for which schedules are run again."""
 
 _BY_UNSEEN_TASKS = (Fault.CHANGED_BETWEEN, Fault.INPUT_CHANGED, Fault.INPUT_FROM_OUTSIDE)
 """Findings that tasks which weren't seen explain."""
@@ -105,7 +102,7 @@ def _faults(runs: ProgramRuns, seen: Observations, reference: RecordedRun) -> li
     found = first_of_each([one for one in seen.findings if not (one.kind.is_note or one.kind in explained)])
     if any(flow.is_nested for flow in reference.flows.values()):
         return found
-    minimiser, left = Minimiser(next(iter(reference.flows.values())), runs.run_again), _MOST_FIRST_ELEMENTS
+    minimiser, left = Minimiser(next(iter(reference.flows.values())), runs.run_again), MOST_FIRST_ELEMENTS
     for number, finding in enumerate(found):
         if (finding.schedule, -1) in seen.flows and finding.kind in MINIMISED:  # tasks of ranks aren't looked at
             found[number] = minimiser.minimised(finding, seen.flows[finding.schedule, -1])

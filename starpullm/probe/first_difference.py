@@ -12,32 +12,39 @@ from starpullm.probe.findings import Fault, ProgramFinding
 from starpullm.probe.probe_schedules import REFERENCE, ProbeSchedule
 from starpullm.probe.program_tasks import TaskFlow
 
+MOST_FIRST_ELEMENTS = 3
+"""Findings for which schedules are run again."""
+
 _ATTEMPTS = 3
 """Runs of the perturbed schedule: its seed decides the choice among ready tasks, the machine which tasks are ready."""
 
 RunAgain = Callable[[ProbeSchedule, str, ProgramFinding], TaskFlow | None]
 
 
-def with_first_element(finding: ProgramFinding, schedule: ProbeSchedule, run_again: RunAgain) -> ProgramFinding:
+def with_first_element(
+    finding: ProgramFinding, schedule: ProbeSchedule, run_again: RunAgain, base: ProbeSchedule = REFERENCE
+) -> ProgramFinding:
     """Return the finding with the first element that differs, from runs in which this task's contents are recorded.
 
     ``run_again`` runs a schedule and keeps the contents of one task. If no second run shows the difference, the finding
-    says so.
+    says so. It becomes a note if the difference is one of addresses, or may be and isn't shown.
     """
-    reference = run_again(REFERENCE, str(finding.task), finding)
+    reference = run_again(base, str(finding.task), finding)
     if reference is None:
         return _not_shown(finding, "the reference schedule didn't run to its end again")
     access = _access(reference, finding)
+    why = f"in {_ATTEMPTS} more runs of this schedule it didn't happen again"
     for _ in range(_ATTEMPTS):
         other = run_again(schedule, str(finding.task), finding)
         if other is None:
-            return _not_shown(finding, "this schedule didn't run to its end again")
+            why = "this schedule didn't run to its end again"
+            break
         if _is_same_fault(reference, other, access):
             return _completed(finding, reference, other, access)
     content = reference.log.bytes_of(int(reference.after[0][access])) or b""
-    if not schedule.held and reference.log.are_mapped(np.frombuffer(content[: len(content) // 8 * 8], "<u8")).any():
+    if reference.log.are_mapped(np.frombuffer(content[: len(content) // 8 * 8], "<u8")).any():
         return _in_addresses(finding, "perhaps in addresses alone, of which the handle holds some")
-    return _not_shown(finding, f"in {_ATTEMPTS} more runs of this schedule it didn't happen again")
+    return _not_shown(finding, why)
 
 
 def _access(flow: TaskFlow, finding: ProgramFinding) -> int:

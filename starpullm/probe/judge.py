@@ -14,7 +14,8 @@ from starpullm.probe.compare import RunComparison, compare_ranks
 from starpullm.probe.conclusion import conclude
 from starpullm.probe.diagnose_missing_log import program_of, what_it_said
 from starpullm.probe.elements import Tolerance, parse_tolerance
-from starpullm.probe.findings import Fault, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding, first_of_each
+from starpullm.probe.first_difference import MOST_FIRST_ELEMENTS, with_first_element
 from starpullm.probe.intended import read_intended
 from starpullm.probe.observations import Observations
 from starpullm.probe.order import broken_order
@@ -250,7 +251,9 @@ class _Judge:
     ) -> Iterator[ProgramFinding]:
         """Yield what a comparison with the reference's flow means in a run of this kind, and what that shows."""
         name, other = run.schedule.name, run.flows[rank]
-        if run.schedule is probe_schedules.REPEATED:
+        if run.schedule is probe_schedules.REPEATED and self._are_in_addresses(flow, comparison.findings):
+            yield from comparison.findings  # in any schedule they mean nothing
+        elif run.schedule is probe_schedules.REPEATED:
             num_left_out = flow.num_tasks
             if comparison.unsteady is not None:
                 self.seen.unsteady[rank] = comparison.unsteady.with_dependent_tasks(flow)
@@ -263,6 +266,19 @@ class _Judge:
             self.seen.flows[name, rank] = other
         if self.tolerance is not None:
             yield from beyond_tolerance(self.tolerance, flow, other, comparison, name)
+
+    def _are_in_addresses(self, flow: TaskFlow, findings: Sequence[ProgramFinding]) -> bool:
+        """Return whether two runs of one schedule differ in nothing but addresses of memory."""
+        first = first_of_each(findings)
+        if flow.is_nested or not 0 < len(first) <= MOST_FIRST_ELEMENTS:
+            return False
+        are_notes = all(
+            finding.kind is Fault.OUTPUT_DIFFERS
+            and with_first_element(finding, probe_schedules.REPEATED, self.runs.run_again).kind.is_note
+            for finding in first
+        )
+        self.runs.forget_runs_again()
+        return are_notes
 
     def _compared(self, run: RecordedRun, reference: RecordedRun) -> dict[int, RunComparison]:
         # Free orders have made no difference between two runs of the reference schedule: poison may be what makes one.

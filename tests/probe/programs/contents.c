@@ -1,5 +1,6 @@
 // Contents that mean nothing, in part: ./contents NAME runs a program whose handles hold padding, or addresses.
 #include <stdlib.h>
+#include <sys/random.h>
 
 #include "blocks.h"
 
@@ -16,7 +17,7 @@ struct list {
 static struct item items[BLOCKS][N];
 static struct list lists[BLOCKS];
 static starpu_data_handle_t item_handles[BLOCKS], list_handles[BLOCKS];
-static double hidden;
+static double hidden, pools[2][BLOCKS][N];
 
 static void leave_on_the_stack(void *buffers[], void *argument)
 {
@@ -46,6 +47,28 @@ static void append(void *buffers[], void *argument)
     work();
 }
 
+static void set_list(struct list *list, int pool)
+{
+    list->numbers = pools[pool][list - lists];
+    for (list->count = 0; list->count < N; list->count++)
+        list->numbers[list->count] = list->count;
+    work();
+}
+
+static void set_anywhere(void *buffers[], void *argument)
+{
+    unsigned char chance = 0;
+    STARPU_ASSERT(getrandom(&chance, 1, 0) == 1);
+    set_list((struct list *)STARPU_VARIABLE_GET_PTR(buffers[0]), chance % 2);
+}
+
+// As if by chance: as in the reference schedule when the probe looks again where the difference is.
+static void set_elsewhere_once(void *buffers[], void *argument)
+{
+    const int differs = strcmp(getenv("STARPULLM_PROBE_SEED"), "0") != 0 || *getenv("STARPULLM_PROBE_HELD");
+    set_list((struct list *)STARPU_VARIABLE_GET_PTR(buffers[0]), differs && !*getenv("STARPULLM_PROBE_CONTENTS"));
+}
+
 static void sum_list(void *buffers[], void *argument)
 {
     struct list *list = (struct list *)STARPU_VARIABLE_GET_PTR(buffers[1]);
@@ -62,6 +85,8 @@ static void count(void *buffers[], void *argument)
 CODELET(leave_on_the_stack);
 CODELET(set_items);
 CODELET(append);
+CODELET(set_anywhere);
+CODELET(set_elsewhere_once);
 CODELET(sum_list);
 CODELET(count);
 
@@ -85,6 +110,24 @@ static void addresses(void)
     }
 }
 
+static void set_and_sum(struct starpu_codelet *set)
+{
+    for (int b = 0; b < BLOCKS; b++) {
+        SUBMIT(set, STARPU_W, list_handles[b]);
+        SUBMIT(&sum_list_codelet, STARPU_RW, handles[b], STARPU_R, list_handles[b]);
+    }
+}
+
+static void addresses_by_chance(void)
+{
+    set_and_sum(&set_anywhere_codelet);
+}
+
+static void addresses_not_again(void)
+{
+    set_and_sum(&set_elsewhere_once_codelet);
+}
+
 static void addresses_beside_a_lie(void)
 {
     addresses();
@@ -92,7 +135,8 @@ static void addresses_beside_a_lie(void)
         SUBMIT(&count_codelet, STARPU_RW, handles[b]);
 }
 
-static const struct program programs[] = {PROGRAM(padding), PROGRAM(addresses), PROGRAM(addresses_beside_a_lie)};
+static const struct program programs[] = {PROGRAM(padding), PROGRAM(addresses), PROGRAM(addresses_beside_a_lie),
+                                          PROGRAM(addresses_by_chance), PROGRAM(addresses_not_again)};
 static const struct program *chosen;
 
 static void run_with_data(void)
