@@ -98,8 +98,8 @@ class Watched:
         left_out = f"; handles that aren't plain memory: {self.handles_left_out}" if self.handles_left_out else ""
         if self.bytes == 0 or self.tasks == 0:
             return (
-                "not watched: no byte could be protected against undeclared accesses (no page has only handles' data, "
-                f"or StarPU uses a disk){left_out}"
+                "not watched: no byte could be protected against undeclared accesses (no task has data, no page has "
+                f"only handles' data, or StarPU uses a disk){left_out}"
             )
         share = 100 * self.bytes / self.of_bytes
         return (
