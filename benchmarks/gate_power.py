@@ -60,7 +60,7 @@ def build_slowed(operation: str, fraction: float, directory: Path) -> Path:
 
 def build_pair(operation: str, fraction: float, directory: Path) -> tuple[Path, Path]:
     """Return the baseline and the slowed library, which have the same code."""
-    baseline, slowed = (build_slowed(operation, of, directory) for of in (0.0, fraction))
+    baseline, slowed = (build_slowed(operation, slowdown, directory) for slowdown in (0.0, fraction))
     before, after = baseline.read_bytes(), slowed.read_bytes()
     differing = sum(a != b for a, b in zip(before, after, strict=False))
     if len(before) != len(after) or differing > ALIKE_BYTES:
@@ -79,7 +79,7 @@ def run(
     with interleaved_rounds(workload, checkpoint, with_control(new, baseline)) as turns:
         for _ in range(rounds):
             turns.run_round()
-        return turns.decide(turns.finish(), BUDGET), [of.seconds for of in turns.variants]
+        return turns.decide(turns.finish(), BUDGET), [variant.seconds for variant in turns.variants]
 
 
 def line(name: str, runs: list[dict[str, Any]]) -> str:
@@ -93,15 +93,15 @@ def line(name: str, runs: list[dict[str, Any]]) -> str:
 
     seen = sum(map(is_seen, runs))
     low, high = binomtest(seen, len(runs)).proportion_ci(CONFIDENCE)  # Clopper and Pearson's
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(of["verdict"] for of in runs).items())
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(run["verdict"] for run in runs).items())
     operations, steps = [], []
-    for of in runs:
+    for run in runs:
         detectable = {
-            change["name"]: change["minimum_detectable_effect"] for change in of["changes"] if change["verdict"]
+            change["name"]: change["minimum_detectable_effect"] for change in run["changes"] if change["verdict"]
         }
         steps.append(detectable.pop(STEP))
         operations.append(max(detectable.values(), default=math.nan))
-    seconds, loads = ([of[key] for of in runs] for key in ("seconds", "load"))
+    seconds, loads = ([run[key] for run in runs] for key in ("seconds", "load"))
     return (
         f"| {name} | {seen} of {len(runs)} | {low:.0%} to {high:.0%} | {verdicts} | "
         f"{min(operations):.1%} to {max(operations):.1%} | {min(steps):.1%} to {max(steps):.1%} | "

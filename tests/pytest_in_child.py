@@ -138,7 +138,7 @@ def serve_tests(comm: Comm | None, paths: list[str], root: str) -> Iterator[tupl
             asked.names.put(names)
             reports = asked.wait()
             of_ranks = comm.allgather(reports) if comm else [reports]
-            return next((of for of in of_ranks if any(report["outcome"] == "failed" for report in of)), reports)
+            return next((own for own in of_ranks if any(report["outcome"] == "failed" for report in own)), reports)
 
         yield None, answer
     finally:

@@ -114,7 +114,7 @@ def test_few_rounds_and_heavy_tailed_noise_keep_the_error_rate() -> None:
         series: tuple[Series, Series, Series] = ([], [], [])
         for _ in range(MIN_BLOCKS):
             for turns in series:
-                turn = {name: of * math.exp(0.1 * random.standard_t(2)) for name, of in OPERATIONS.items()}
+                turn = {name: duration * math.exp(0.1 * random.standard_t(2)) for name, duration in OPERATIONS.items()}
                 turns.append({**turn, STEP: 1e-2 * math.exp(0.1 * random.standard_t(2))})
         wrong += compare(series).facts["verdict"] is SLOWER
     assert wrong <= _largest_count(60, ERROR_RATE, 0.01)
@@ -238,12 +238,12 @@ def test_interval_by_its_definition() -> None:
     differences = [random.normal(0, 0.01, (10, 3)), random.normal(0.02, 0.01, (10, 3))]
     for column in range(3):
         expected = []
-        for of in differences:
-            values = of[:, column].tolist()
+        for row in differences:
+            values = row[:, column].tolist()
             averages = sorted((values[i] + values[j]) / 2 for i in range(10) for j in range(i + 1))
             expected.append((statistics.median(averages), averages[8], averages[-9]))
         found = interval(differences, 0.025)[:, column]
-        assert found == pytest.approx([statistics.fmean(of) for of in zip(*expected, strict=True)])
+        assert found == pytest.approx([statistics.fmean(column) for column in zip(*expected, strict=True)])
 
 
 def test_too_few_values_exclude_nothing() -> None:

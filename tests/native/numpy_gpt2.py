@@ -27,7 +27,13 @@ BLOCK = {
     **{"ln1w": (C,), "ln1b": (C,), "qkvw": (3 * C, C), "qkvb": (3 * C,), "attprojw": (C, C), "attprojb": (C,)},
     **{"ln2w": (C,), "ln2b": (C,), "fcw": (4 * C, C), "fcb": (4 * C,), "fcprojw": (C, 4 * C), "fcprojb": (C,)},
 }
-SHAPES = {"wte": (Vp, C), "wpe": (Tm, C), **{name: (L, *of) for name, of in BLOCK.items()}, "lnfw": (C,), "lnfb": (C,)}
+SHAPES = {
+    "wte": (Vp, C),
+    "wpe": (Tm, C),
+    **{name: (L, *shape) for name, shape in BLOCK.items()},
+    "lnfw": (C,),
+    "lnfb": (C,),
+}
 
 
 def layernorm(a: Tensors, name: str, x: Floats, weight: Floats, bias: Floats) -> Floats:
@@ -93,12 +99,12 @@ def block_backward(p: Tensors, a: Tensors, x: Floats, g: Tensors, d: Tensors) ->
 
 
 def step(p: Tensors, inputs: NDArray[Any], targets: NDArray[Any]) -> Tensors:
-    of = [{name: p[f"{name}[{layer}]"] for name in BLOCK} for layer in range(L)]
+    params_of_layers = [{name: p[f"{name}[{layer}]"] for name in BLOCK} for layer in range(L)]
     blocks: list[tuple[Tensors, Tensors, Tensors]] = [({}, {}, {}) for _ in range(L)]
     a, g, d = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     xs = [p["wte"][inputs] + p["wpe"][:T]]
     for layer in range(L):
-        xs.append(block(of[layer], blocks[layer][0], xs[-1]))
+        xs.append(block(params_of_layers[layer], blocks[layer][0], xs[-1]))
     a["encoded"], a["logits"] = xs[0], layernorm(a, "lnf", xs[L], p["lnfw"], p["lnfb"]) @ p["wte"].T
     exp = np.exp(a["logits"][..., :V] - a["logits"][..., :V].max(-1, keepdims=True))
     a["probs"] = np.pad(exp / exp.sum(-1, keepdims=True), ((0, 0), (0, 0), (0, Vp - V)))
@@ -109,7 +115,7 @@ def step(p: Tensors, inputs: NDArray[Any], targets: NDArray[Any]) -> Tensors:
     dx = layernorm_backward(a, g, "lnf", xs[L], d["lnf"], p["lnfw"])
     for layer in reversed(range(L)):
         blocks[layer][2]["residual3"] = dx
-        dx = block_backward(of[layer], blocks[layer][0], xs[layer], *blocks[layer][1:])
+        dx = block_backward(params_of_layers[layer], blocks[layer][0], xs[layer], *blocks[layer][1:])
     d["encoded"], g["wpe"] = dx, np.zeros((Tm, C), np.float32)
     g["wte"], g["wpe"][:T] = np.einsum("btv,btc->vc", d["logits"], a["lnf"]), dx.sum(0)
     np.add.at(g["wte"], inputs, dx)
@@ -140,7 +146,7 @@ def main() -> None:
             mh, vh = m[name] / (1 - b1 ** (number + 1)), v[name] / (1 - b2 ** (number + 1))
             p[name] = p[name] - rate * (mh / (np.sqrt(vh) + eps) + decay * p[name])
         groups |= {"params": p, "m": m, "v": v, "loss": {"mean_loss": groups["activations"]["losses"].mean()}}
-        arrays = {f"{group}/{name}": array for group, of in groups.items() for name, array in of.items()}
+        arrays = {f"{group}/{name}": array for group, tensors in groups.items() for name, array in tensors.items()}
         np.savez(folder / f"step-{number}.npz", **arrays)
 
 

@@ -71,7 +71,8 @@ def test_every_combination_is_measured(tiny_checkpoint: Path) -> None:
     partitions = ("--partition", "1x1", "--partition", "2x1")
     results = bench("--checkpoint", tiny_checkpoint, *sizes, *partitions, "--reduction", "tree")
     configurations = [
-        (of["partition"], of["sub_batches"], of["reduction"]) for of in (result["configuration"] for result in results)
+        (configuration["partition"], configuration["sub_batches"], configuration["reduction"])
+        for configuration in (result["configuration"] for result in results)
     ]
     assert configurations == [("1x1", 1, "tree"), ("2x1", 2, "tree")]
     for result in results:

@@ -50,7 +50,7 @@ def test_parity(tmp_path: Path) -> None:
     assert run.stderr == ""
     report = read_report(tmp_path / "out" / "report.json")
     assert (report["state"], report["exit_status"], len(report["tests"])) == ("ended", 0, 4)
-    assert [of["configuration"] for of in report["recordings"]] == ["1x1 eager", "2x1 eager"]
+    assert [recording["configuration"] for recording in report["recordings"]] == ["1x1 eager", "2x1 eager"]
     assert "partition 1x2" in [entry["what"] for entry in report["not_checked"]]
 
 

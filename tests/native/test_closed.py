@@ -67,7 +67,7 @@ def replies_after_close(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPath
 
 
 def test_every_method_of_a_trainer_and_its_observer_is_tried() -> None:
-    public = {name for of in (Trainer, Observer) for name in dir(of) if not name.startswith("_")}
+    public = {name for one in (Trainer, Observer) for name in dir(one) if not name.startswith("_")}
     assert public == set(TRAINER_CALLS) | ALWAYS_POSSIBLE
 
 

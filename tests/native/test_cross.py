@@ -10,6 +10,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,7 +93,7 @@ def test_functions(system: System, tmp_path: Path) -> None:
     """2^24 arguments with musl; fewer where an emulator computes."""
     bits = "22" if system.emulator else "24"
     source = HERE / "call_functions.c"
-    programs = [of.compiled(tmp_path, source) for of in (NATIVELY, system)]
+    programs = [compiler.compiled(tmp_path, source) for compiler in (NATIVELY, system)]
     for function in ("expf", "tanhf", "coshf", "logf", "powf"):
         expected, found = (
             subprocess.run([*program, function, bits], stdout=subprocess.PIPE, check=True, timeout=100).stdout
@@ -142,8 +143,8 @@ def compiled_kernels(system: System, directory: Path) -> list[str]:
     once_per_level = [path for path in (KERNELS / "simd").glob("*.c") if path != once]
     others = [once, *(path for folder in (".", "ref", "blas") for path in (KERNELS / folder).glob("*.c"))]
     calls = [
-        f"case {number}: kernels->{name}({', '.join(map(expression, range(len(of)), of))}, team); break;\n"
-        for number, (name, of) in enumerate(declared_kernels().items())
+        f"case {number}: kernels->{name}({', '.join(map(expression, count(), parameters))}, team); break;\n"
+        for number, (name, parameters) in enumerate(declared_kernels().items())
     ]
     directory.joinpath("calls.def").write_text("".join(calls))
     options = system.options.split()
@@ -180,15 +181,15 @@ class Elsewhere:
         assert requests is not None
         assert answers is not None
         requests.write(struct.pack("16sq4i", self.level, self.l2_cache, number, len(parameters), thread, threads))
-        for of in parameters:
-            value = arguments[of.name]
-            data = b"" if value is None else np.asarray(value, TYPES[of.type]).tobytes()
+        for parameter in parameters:
+            value = arguments[parameter.name]
+            data = b"" if value is None else np.asarray(value, TYPES[parameter.type]).tobytes()
             requests.write(struct.pack("q", -1 if value is None else len(data)) + data)
         requests.flush()
-        for of in parameters:
-            value = arguments[of.name]
+        for parameter in parameters:
+            value = arguments[parameter.name]
             if value is not None:
-                kept = np.asarray(value, TYPES[of.type])
+                kept = np.asarray(value, TYPES[parameter.type])
                 left = np.frombuffer(answers.read(kept.nbytes), kept.dtype).reshape(kept.shape)
                 if isinstance(value, np.ndarray):
                     value[...] = left
@@ -207,7 +208,11 @@ def test_kernels(system: System, tmp_path: Path) -> None:
         )
         assert total.tolist() == [2, 4, 7]
         for kernel, cases in CASES.items():
-            outputs = [of.name for of in declared_kernels()[kernel] if not of.is_input and of.shape is not None]
+            outputs = [
+                parameter.name
+                for parameter in declared_kernels()[kernel]
+                if not parameter.is_input and parameter.shape is not None
+            ]
             for number in range(cases.number if system.emulator else KINDS_OF_CASES):
                 case = make_case(kernel, 1, number)
                 l2_cache = case.l2_cache or L2_CACHE

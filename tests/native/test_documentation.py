@@ -116,7 +116,7 @@ def test_page(folder: Path, page: str) -> None:
 
 
 CONTEXT = click.Context(main)
-COMMANDS = {name: of for name in main.list_commands(CONTEXT) if (of := main.get_command(CONTEXT, name))}
+COMMANDS = {name: command for name in main.list_commands(CONTEXT) if (command := main.get_command(CONTEXT, name))}
 
 
 def test_that_pages_are_found() -> None:
@@ -124,7 +124,7 @@ def test_that_pages_are_found() -> None:
     marked = [page.name for page in sorted((ROOT / "docs").glob("*.md")) if MARK in page.read_text("utf-8")]
     assert marked == list(PAGES)
     shown = {line.partition("starpullm ")[2].split()[0] for page in PAGES for line in commands(page)}
-    assert shown == {of for of in COMMANDS if of not in ("bench", "demo", "fuzz", "predict", "probe", "scenario")}
+    assert shown == {name for name in COMMANDS if name not in ("bench", "demo", "fuzz", "predict", "probe", "scenario")}
 
 
 def examples(command: click.Command) -> Iterator[str]:
@@ -162,5 +162,5 @@ def why_not_run(line: str) -> str | None:
 
 
 def test_every_reason_belongs_to_an_example() -> None:
-    lines = [line for of in EXAMPLES.values() for line in of]
+    lines = [line for lines in EXAMPLES.values() for line in lines]
     assert all(any(line.startswith(f"starpullm {start}") for line in lines) for start in NOT_RUN)

@@ -117,8 +117,8 @@ def test_over_ranks(tmp_path: Path) -> None:
     """Two ranks send messages, which are no operation of a step."""
     told = run_function(series, tmp_path, 2, timeout=TIMEOUT, environment=TWO_CORES)
     assert told["cost"]["bytes_between_ranks"] > 0
-    assert [of["step"] for of in told["seconds"]] == told["steps"]
-    assert all(seconds > 0 for of in told["seconds"] for seconds in of.values())
+    assert [round_["step"] for round_ in told["seconds"]] == told["steps"]
+    assert all(seconds > 0 for round_ in told["seconds"] for seconds in round_.values())
     assert 0 < told["fraction"] < 1
     assert set(told["seconds"][0]) >= {"step", "matmul_forward", "adamw_update"}
     assert "transfer" not in told["seconds"][0]

@@ -114,7 +114,7 @@ def test_priorities_of_a_plan(options: dict[str, Any], order: Sequence[str]) -> 
     assert tasks == {
         (name, layer, sub_batch, priority(name, layer, sub_batch, order)) for name, layer, sub_batch, _ in tasks
     }
-    assert len({of[3] for of in tasks}) == (8 if order else 3)
+    assert len({task[3] for task in tasks}) == (8 if order else 3)
 
 
 @pytest.mark.parametrize(("sub_batches", "sets", "ranks"), [(8, 1, 1), (8, 3, 1), (4, 2, 2)])
@@ -170,7 +170,7 @@ def test_recomputed_tasks_and_their_bytes(sets: int) -> None:
 
 
 def test_bytes_of_reused_gradients() -> None:
-    kept, reused = (plan_of_large(sub_batches=1, weight_gradients=of) for of in ("kept", "reused"))
+    kept, reused = (plan_of_large(sub_batches=1, weight_gradients=kind) for kind in ("kept", "reused"))
     block = 12 * LARGE.channels**2 + 13 * LARGE.channels
     saved = kept.bytes_of_ranks() - reused.bytes_of_ranks()
     assert saved.tolist() == [4 * (LARGE.num_layers - 2) * block]
@@ -216,7 +216,7 @@ def test_validation() -> None:
         environment=TWO_CORES,
     ).check()
     validated = json.loads(done.stdout)["validated"]
-    placements = [(of["configuration"]["partition"], of["configuration"]["ranks"]) for of in validated]
+    placements = [(row["configuration"]["partition"], row["configuration"]["ranks"]) for row in validated]
     assert placements == [("1x1", 1), ("2x1", 1), ("1x2", 1), ("1x1", 2)]
     for comparison in validated:
         assert comparison["error"] == comparison["predicted_seconds"] / comparison["measured_seconds"] - 1

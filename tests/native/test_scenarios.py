@@ -48,9 +48,9 @@ def sequence(*calls: tuple[str, dict[str, Any]], **options: Any) -> CallSequence
     return CallSequence(made, "", [Call("open", {**OPENED, **options}), *rest])
 
 
-def ending_of(of: CallSequence) -> Ending:
+def ending_of(sequence_: CallSequence) -> Ending:
     with tempfile.TemporaryDirectory() as directory:
-        return run_sequence(of, Path(directory))
+        return run_sequence(sequence_, Path(directory))
 
 
 def nan_loss(model: PlainModel) -> None:
@@ -148,7 +148,7 @@ def endings_of_new_faults() -> dict[str, list[Any]]:
     restart = Call("restart", {"partition": "1x1", "place": 2})
     without_memory = without_memory._replace(calls=[*without_memory.calls, restart])
     endings = {"": ending_of(steps), "without memory": ending_of(without_memory)}
-    for name, of, owner, attribute, value in (
+    for name, drawn, owner, attribute, value in (
         ("what is left when all is closed", steps, state_machine, "KEPT_AFTER_RUNTIMES", 0),
         ("memory lacks where it is said to", without_memory, allocations, "not_reached", lambda: 1),
         ("expected a refusal, found a value", steps, TrainerWithReference, "_is_kept", lambda *_: False),
@@ -163,7 +163,7 @@ def endings_of_new_faults() -> dict[str, list[Any]]:
     ):
         with pytest.MonkeyPatch.context() as changes:
             changes.setattr(owner, attribute, value, raising=False)
-            endings[name] = ending_of(of)
+            endings[name] = ending_of(drawn)
     return {name: list(ending) for name, ending in endings.items()}
 
 

@@ -42,8 +42,8 @@ def elements(plan: Plan, group: str, stage: int | None = None) -> dict[str, int]
     handles = zip(plan.trace.handles, (plan.owners % plan.stages).tolist(), strict=True)
     return {
         handle.name.removeprefix(group): handle.bytes // 4
-        for handle, of in handles
-        if handle.name.startswith(group) and stage in (None, of)
+        for handle, its_stage in handles
+        if handle.name.startswith(group) and stage in (None, its_stage)
     }
 
 
@@ -256,7 +256,7 @@ def test_messages_of_replicas(stages: tuple[int, ...], replicas: int, reduction:
     work = work_of(plan.trace, plan.owners, ranks)
     weights, owners = (
         elements(plan, "params/"),
-        dict(zip((of.name for of in plan.trace.handles), plan.owners, strict=True)),
+        dict(zip((handle.name for handle in plan.trace.handles), plan.owners, strict=True)),
     )
     model, wte = sum(weights.values()), weights["wte"]
     two_stages, others = int(last > 0), replicas - 1

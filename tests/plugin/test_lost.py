@@ -216,7 +216,7 @@ def test_every_ending_is_told(run: Run, pytester: pytest.Pytester) -> None:
     cases = ElementTree.parse(pytester.path / "junit.xml").iter("testcase")
     verdicts = {
         case.attrib["name"].replace("1x1-lws-", ""): [
-            of.attrib["value"] for of in case.iter("property") if of.attrib["name"].endswith("verdict")
+            item.attrib["value"] for item in case.iter("property") if item.attrib["name"].endswith("verdict")
         ]
         for case in cases
     }

@@ -150,7 +150,7 @@ class Ended(NamedTuple):
         cases = ElementTree.parse(self.directory / "junit.xml").iter("testcase")
         return {
             case.attrib["name"].partition("[")[0]: {
-                of.attrib["name"]: of.attrib["value"] for of in case.iter("property")
+                item.attrib["name"]: item.attrib["value"] for item in case.iter("property")
             }
             for case in cases
         }
@@ -244,5 +244,5 @@ def assert_repeated_once(ended: Ended) -> None:
     [flaky] = [test for test in report["tests"] if "flaky" in test["test"]]
     assert (flaky["outcome"], flaky["reruns"]) == ("passed", 1)
     assert flaky["repeated"] == ["count of test_flaky on 1x1 lws: failed: as told"]
-    assert [of["outcome"] for of in flaky["results"]] == ["passed"]
+    assert [result["outcome"] for result in flaky["results"]] == ["passed"]
     assert sorted(test["reruns"] for test in report["tests"]) == [0, 0, 0, 1]

@@ -54,7 +54,9 @@ def test_the_command_line_precedes_the_ini_file(run: Run, pytester: pytest.Pytes
     result = run("--collect-only", "-q", *records, partition=None)
     found = re.findall(r"::test_it\[(.*)\]", result.stdout.str())
     expected = {(record, partition) for record in ("small", "tiny", "odd") for partition in ("2x1", "1x1")}
-    assert {tuple(sorted(name.split("-"))) for name in found} == {tuple(sorted((*of, "eager"))) for of in expected}
+    assert {tuple(sorted(name.split("-"))) for name in found} == {
+        tuple(sorted((*names, "eager"))) for names in expected
+    }
 
 
 def test_a_bad_value_in_the_ini_file_is_named(run: Run, pytester: pytest.Pytester) -> None:

@@ -37,7 +37,7 @@ def test_two_libraries_take_all_turns_and_the_verdict_follows_from_the_intervals
     files = ("--starpullm-report", str(report), "--benchmark-storage", f"file://{storage}", "--benchmark-save", "turns")
     result = run(*GATE, "--starpullm-baseline-library", str(baseline), *files, "-rs")
     [test] = json.loads(report.read_text())["tests"]
-    results = {of["check"]: of for of in test["results"]}
+    results = {result["check"]: result for result in test["results"]}
     speed, cost, bits = results["throughput"], results["graph cost"], results["bits of the builds"]
     assert bits["outcome"] == "passed"
     assert (bits["compared"] > 0, bits["measured"]) == (True, 0)
@@ -62,13 +62,13 @@ def test_two_libraries_take_all_turns_and_the_verdict_follows_from_the_intervals
     assert speed["facts"]["tokens_per_ms"] == told["tokens_per_ms"]
     step, *operations = speed["facts"]["changes"]
     assert step["name"] == "step"
-    assert {of["name"] for of in operations} == KERNELS
-    assert all(of["seconds"] > 0 and of["low"] <= of["change"] <= of["high"] for of in speed["facts"]["changes"])
-    assert sum(of["share"] for of in operations) == pytest.approx(1)
-    judged = [of for of in speed["facts"]["changes"] if of["verdict"] is not None]
+    assert {row["name"] for row in operations} == KERNELS
+    assert all(row["seconds"] > 0 and row["low"] <= row["change"] <= row["high"] for row in speed["facts"]["changes"])
+    assert sum(row["share"] for row in operations) == pytest.approx(1)
+    judged = [row for row in speed["facts"]["changes"] if row["verdict"] is not None]
     assert judged[0] == step
-    assert [of["verdict"] for of in judged] == [verdict_of(of["low"], of["high"]) for of in judged]
-    verdicts = {of["verdict"] for of in judged}
+    assert [row["verdict"] for row in judged] == [verdict_of(row["low"], row["high"]) for row in judged]
+    verdicts = {row["verdict"] for row in judged}
     undecided = [verdict for verdict in ("slower", "inconclusive") if verdict in verdicts]
     assert speed["facts"]["verdict"] == (undecided[0] if undecided else step["verdict"])
     outcome = {"slower": "failed", "inconclusive": "skipped"}.get(speed["facts"]["verdict"], "passed")

@@ -134,8 +134,8 @@ def rows_of(*tests: Document, **changes: Any) -> list[tuple[str, str]]:
 
 def test_a_claim_is_green_only_if_every_test_of_it_has_passed() -> None:
     """Whatever else has happened to one of them, before, in or after the check."""
-    of = entry("test_bits[one]", "parity", "passed", parity("1x1"))
-    assert rows_of(of) == [("passed", "1 passed, 0 failed")]
+    one = entry("test_bits[one]", "parity", "passed", parity("1x1"))
+    assert rows_of(one) == [("passed", "1 passed, 0 failed")]
     without = {**parity("1x1"), "outcome": "no result", "compared": 0}
     for result, outcome, ending, kind in [
         (without, "failed", "hit its time limit", "failed"),
@@ -145,20 +145,20 @@ def test_a_claim_is_green_only_if_every_test_of_it_has_passed() -> None:
         (parity("1x1"), "unfinished", "interrupted", "undecided"),
     ]:
         other = entry("test_bits[two]", "parity", outcome, result, ending=ending)
-        assert rows_of(of, other) == [(kind, f"1 passed, 0 failed, 1 {ending}")]
-        [matrix] = matrices({**passing(), "tests": [of, other]})
+        assert rows_of(one, other) == [(kind, f"1 passed, 0 failed, 1 {ending}")]
+        [matrix] = matrices({**passing(), "tests": [one, other]})
         [cell] = matrix["cells"].values()
         assert (cell.kind, cell.text, bool(cell.anchor)) == (kind, ending, outcome == "failed")
-        assert matrices({**passing(), "tests": [other, of]})[0]["cells"].popitem()[1].kind == kind
+        assert matrices({**passing(), "tests": [other, one]})[0]["cells"].popitem()[1].kind == kind
     # Its fixture has failed, or it has not begun: the check isn't known, but that of its function's other tests.
     for outcome, ending, kind in (("failed", "error in setup", "failed"), ("unfinished", "not run", "undecided")):
-        assert rows_of(of, entry("test_bits[two]", "parity", outcome, ending=ending)) == [
+        assert rows_of(one, entry("test_bits[two]", "parity", outcome, ending=ending)) == [
             (kind, f"1 passed, 0 failed, 1 {ending}")
         ]
     # A command tells only of comparisons that have ended.
-    assert rows_of(of, command="starpullm parity") == [("passed", "1 passed, 0 failed")]
-    assert rows_of(of, command="starpullm parity", stopped="by signal 15")[0][0] == "undecided"
-    assert rows_of(of, command="starpullm parity", state="running")[0][0] == "undecided"
+    assert rows_of(one, command="starpullm parity") == [("passed", "1 passed, 0 failed")]
+    assert rows_of(one, command="starpullm parity", stopped="by signal 15")[0][0] == "undecided"
+    assert rows_of(one, command="starpullm parity", state="running")[0][0] == "undecided"
 
 
 PYTEST_MESSAGE = """request = <FixtureRequest for <Function test_mine>>

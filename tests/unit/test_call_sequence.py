@@ -53,7 +53,7 @@ def test_a_seed_is_one_sequence() -> None:
 def test_all_calls_and_options_are_drawn() -> None:
     calls = [call for seed in range(200) for call in draw(seed).calls]
     names = Counter(call.name for call in calls)
-    public = {name for name, of in vars(StateMachine).items() if callable(of) and not name.startswith("_")}
+    public = {name for name, value in vars(StateMachine).items() if callable(value) and not name.startswith("_")}
     assert set(names) == public - {"compare", "end"}
     assert {call.arguments["what"] for call in calls if call.name == "refuse"} == set(REFUSALS)
     options = Counter(name for call in calls if call.name == "open" for name in call.arguments)

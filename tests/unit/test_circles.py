@@ -39,7 +39,8 @@ def needed(*, types: bool) -> dict[str, set[str]]:
     known = modules()
     trees = {name: ast.parse(path.read_text("utf-8")) for name, path in known.items()}
     return {
-        name: {known_as(of, known) for of in imported(tree, types=types)} - {name, ""} for name, tree in trees.items()
+        name: {known_as(module, known) for module in imported(tree, types=types)} - {name, ""}
+        for name, tree in trees.items()
     }
 
 
@@ -80,7 +81,7 @@ def test_the_design_page_has_the_imports_between_folders() -> None:
     """Each row names folders of the rows above it only."""
     page = (ROOT / "docs" / "design.md").read_text("utf-8").partition("| folder | imports from |\n")[2]
     rows = [line.split("|")[1:3] for line in page.partition("\n\n")[0].splitlines()[1:]]
-    stated = {name: set(re.findall(r"\w+", of)) for names, of in rows for name in re.findall(r"\w+", names)}
+    stated = {name: set(re.findall(r"\w+", targets)) for names, targets in rows for name in re.findall(r"\w+", names)}
     assert stated == folders(1)
     order = list(stated)
     assert all(order.index(other) < order.index(name) for name, others in stated.items() for other in others)
@@ -88,7 +89,7 @@ def test_the_design_page_has_the_imports_between_folders() -> None:
 
 def known_as(name: str, known: dict[str, Path]) -> str:
     """Return the module that is imported: the one of this name, or the one that has it; nothing if it's not ours."""
-    return next((of for of in (name, name.rpartition(".")[0]) if of in known), "")
+    return next((part for part in (name, name.rpartition(".")[0]) if part in known), "")
 
 
 @SOURCES
@@ -99,7 +100,7 @@ def test_c_files(sources: Path) -> None:
         found = re.findall(r'^#include "([^"]+)\.\w+"', path.read_text("utf-8"), re.MULTILINE)
         needs.setdefault(str(path.relative_to(sources).with_suffix("")), set()).update(found)
     assert sum(map(len, needs.values())) > 2 * len(needs)
-    list(TopologicalSorter({name: of - {name} for name, of in needs.items()}).static_order())
+    list(TopologicalSorter({name: needed - {name} for name, needed in needs.items()}).static_order())
 
 
 @SOURCES
@@ -122,7 +123,7 @@ def test_c_calls(sources: Path) -> None:
     defined.pop("SIMD_NAME", None)
     needs = {
         file: set().union(
-            *(of for name in set(re.findall(r"\b(\w+)\(", text)) if file not in (of := defined.get(name, set())))
+            *(files for name in set(re.findall(r"\b(\w+)\(", text)) if file not in (files := defined.get(name, set())))
         )
         for file, text in code.items()
     }

@@ -130,7 +130,7 @@ def test_batch_sizes_of_bench(
     monkeypatch.setattr(bench, "_measure_all", measure_all)
     result = CliRunner().invoke(main, ["bench", "--model", "tiny", "--ranks", "1", "--ranks", "2", *options])
     assert result.exit_code == 0, result.output
-    assert [(of.ranks, of.batch_size) for of in measured] == expected
+    assert [(workload.ranks, workload.batch_size) for workload in measured] == expected
 
 
 def test_parity_is_checked_with_all_shipped_records_but_the_largest() -> None:
@@ -262,7 +262,7 @@ def test_the_json_of_a_bench_with_a_failure_is_a_document(monkeypatch: pytest.Mo
     assert result.exit_code == 4
     first, second, third = json.loads(result.stdout)
     assert second["failure"].startswith("1x2: it crashed")
-    assert [of["configuration"]["partition"] for of in (first, second, third)] == ["1x1", "1x2", "1x4"]
+    assert [result["configuration"]["partition"] for result in (first, second, third)] == ["1x1", "1x2", "1x4"]
 
 
 @pytest.mark.usefixtures("lock")
@@ -275,7 +275,7 @@ def test_a_bench_of_which_nothing_works_prints_no_table(monkeypatch: pytest.Monk
         result = run_bench(*options)
         assert result.exit_code == 2
         assert result.stdout == ""
-        assert result.stderr.splitlines() == [f"Error: {of}: impossible" for of in ("1x1", "1x2", "1x4")]
+        assert result.stderr.splitlines() == [f"Error: {partition}: impossible" for partition in ("1x1", "1x2", "1x4")]
 
 
 @pytest.mark.usefixtures("lock")
@@ -298,8 +298,8 @@ def test_bench_tells_the_noise_and_prints_no_ratio_within_it(monkeypatch: pytest
     limits = {"1x1": (100.0, 104.0), "1x2": (50.0, 100.0), "1x4": (100.0, 101.0)}
     waits = {"1x4": {"grads/wte": 0.41}, "1x1": {"busy workers": 0.9, "grads/wte": 0.1}}  # the largest first
 
-    def measure(of: Workload, *_: object) -> Throughput:
-        return replace(throughput(of, limits[of.partition]), waits=waits.get(of.partition, {}))
+    def measure(workload: Workload, *_: object) -> Throughput:
+        return replace(throughput(workload, limits[workload.partition]), waits=waits.get(workload.partition, {}))
 
     monkeypatch.setattr(bench, "bench", measure)
     _, _, quiet, noisy, _, *details, last = run_bench().stdout.splitlines()

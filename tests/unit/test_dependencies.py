@@ -220,7 +220,9 @@ def test_ranks_are_compared_each_by_itself(flow: Flow, data: st.DataObject) -> N
     same_rank = np.array(ranks)[:, None] == np.array(ranks)[None, :]
     broken = (np.array(ends)[:, None] > np.array(starts)[None, :]) & same_rank & required_by_definition(flow)
     edges = edges_of(oracle(flow))
-    one_rank = [[of for of, number in zip(times, ranks, strict=True) if number == 0] for times in (starts, ends)]
+    one_rank = [
+        [moment for moment, number in zip(times, ranks, strict=True) if number == 0] for times in (starts, ends)
+    ]
     assume(broken.any() or (any(ranks[a] == ranks[b] for a, b in edges) and free_pairs(*one_rank)))
     result = check_observed(make_trace(flow, starts=starts, ends=ends, ranks=ranks))
     assert (result.measured != 0) == broken.any()

@@ -25,13 +25,15 @@ def wrong(state: Callable[[Expectations], None]) -> list[str]:
 
 @pytest.mark.parametrize(("found", "holds"), [(1, True), (2, False), (True, False), (1.0, False), ("1", False)])
 def test_equal_values_are_of_one_type(found: object, holds: bool) -> None:
-    assert wrong(lambda of: of.equal("x", 1, found)) == ([] if holds else [f"x: expected 1, found {found!r}"])
+    assert wrong(lambda expected: expected.equal("x", 1, found)) == (
+        [] if holds else [f"x: expected 1, found {found!r}"]
+    )
 
 
 def test_bits_are_compared() -> None:
     zero = np.zeros(3, F32)
-    assert wrong(lambda of: of.same_bits("x", zero, zero.copy())) == []
-    assert len(wrong(lambda of: of.same_bits("x", zero, -zero))) == 1
+    assert wrong(lambda expected: expected.same_bits("x", zero, zero.copy())) == []
+    assert len(wrong(lambda expected: expected.same_bits("x", zero, -zero))) == 1
 
 
 # ---- The process ----

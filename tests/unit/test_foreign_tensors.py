@@ -36,7 +36,7 @@ def compare(strict: tuple[GoldenRecord, Path], tmp_path: Path) -> Callable[..., 
         steps: list[Tensors] = []
         for loss in plain_steps(record, plain):
             groups = {group: split_layers(dict(tensors)) for group, tensors in plain.groups.items()}
-            step = {f"{group}/{name}": values.copy() for group, of in groups.items() for name, values in of}
+            step = {f"{group}/{name}": values.copy() for group, tensors in groups.items() for name, values in tensors}
             steps.append({**step, "loss/mean_loss": np.array(loss)})
         change(steps)
         for number, step in enumerate(steps):
@@ -69,7 +69,7 @@ def test_the_first_in_the_order_of_execution_comes_first(compare: Callable[..., 
     assert (result.outcome, result.count) == (Outcome.FAILED, 3)
     sentences = [str(finding) for finding in result.findings]
     assert sentences[0].startswith("differs  step 0, activations/att[1]  1 of 256 elements differ, ")
-    assert [of.where for of in result.findings[1:]] == ["step 0, params/wte", "step 1, loss/mean_loss"]
+    assert [finding.where for finding in result.findings[1:]] == ["step 0, params/wte", "step 1, loss/mean_loss"]
     assert result.findings[0].evidence["first element"] == "170, [1, 0, 5, 2]"
     assert compare(change, limit=1e7).outcome is Outcome.PASSED
 

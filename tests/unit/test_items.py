@@ -67,7 +67,7 @@ def test_cases_follow_from_what_a_check_needs() -> None:
     assert of(found, "accesses") == [f"accesses-tiny-{case}-1x1-lws" for case in cases]
     assert of(found, "bit stability") == ["bit_stability-tiny-1_2-ordered", "bit_stability-tiny-2-tree"]
     assert of(found, "perturbation")[:2] == [
-        f"perturbation-tiny-2-ordered-delays7-2x1-{of}" for of in ("eager", "prio")
+        f"perturbation-tiny-2-ordered-delays7-2x1-{scheduler}" for scheduler in ("eager", "prio")
     ]
     assert left_out(found)["parity with llmc"].startswith("there is no llm.c")
 

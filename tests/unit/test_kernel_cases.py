@@ -39,14 +39,14 @@ CONTINUING = ("dwte", "params", "m", "v", "sum")
 
 
 def test_indices_are_below_their_limit_and_reach_it() -> None:
-    for kernel, name, of in (
+    for kernel, name, size_of in (
         ("encoder_forward", "tokens", "wte"),
         ("crossentropy_softmax_backward", "targets", ""),
     ):
         above = []
         for number in range(30):
             arguments = make_case(kernel, 5, number).arguments
-            limit = arguments[of].shape[0] if of else arguments["V"]
+            limit = arguments[size_of].shape[0] if size_of else arguments["V"]
             indices = arguments[name].array()
             assert 0 <= indices.min() <= indices.max() < limit
             above.append(indices.max() / limit)

@@ -167,19 +167,19 @@ def test_a_seed_gives_the_same_cases_again(kernel: str) -> None:
 
 def test_the_cases_stand_on_both_sides_of_thresholds() -> None:
     """Products that aren't packed, heads that fill micro-tiles, sums above the longest block."""
-    of = {name: [make_case(name, 1, n).arguments for n in range(cases.number)] for name, cases in CASES.items()}
-    products = [(a["N"], a["C"], a["rows"]) for a in of["matmul_backward_weight"]]
+    arguments = {name: [make_case(name, 1, n).arguments for n in range(cases.number)] for name, cases in CASES.items()}
+    products = [(a["N"], a["C"], a["rows"]) for a in arguments["matmul_backward_weight"]]
     assert any(n > 1 and n * c * oc <= 512 for n, c, oc in products)
     assert any(min(sizes) > 256 for sizes in products)
     assert any(n > 1024 for n, _, _ in products)
-    heads = [(a["T"], a["C"] // a["NH"]) for a in of["attention_forward"]]
+    heads = [(a["T"], a["C"] // a["NH"]) for a in arguments["attention_forward"]]
     for width in (12, 16, 32):
         assert any(head % width == 0 and t * t * head > 2048 for t, head in heads), width
     assert any(head % 4 and t * t * head > 2048 for t, head in heads)
     assert any(t > 768 for t, _ in heads)
     assert any(head > 768 for _, head in heads)
-    assert any(a["C"] > 131072 for a in of["matmul_forward"])
-    assert {a["start"] for a in of["layernorm_backward_input"]} == {SUM_CONTINUES, 1 - SUM_CONTINUES}
+    assert any(a["C"] > 131072 for a in arguments["matmul_forward"])
+    assert {a["start"] for a in arguments["layernorm_backward_input"]} == {SUM_CONTINUES, 1 - SUM_CONTINUES}
 
 
 def test_findings_are_described_the_first_with_its_bits(cases: dict[int, KernelCase]) -> None:

@@ -114,7 +114,9 @@ def test_functions_are_libms_if_only_these_explain_all_values(found: list[tuple[
 
 
 def test_functions_of_neither_kind_or_of_both_are_refused() -> None:
-    strange, own, other = (Compared(f"f{n}", "params/wpe", 9, *of) for n, of in enumerate((NEITHER, OWN, PLATFORM)))
+    strange, own, other = (
+        Compared(f"f{n}", "params/wpe", 9, *digests) for n, digests in enumerate((NEITHER, OWN, PLATFORM))
+    )
     counts = "aren't those of the correctly rounded function and"
     expected = "expected all functions correctly rounded or all of this machine's libm: was it built as docs/"
     sentence = f"{LIBRARY}: found f0 (of 9 elements of params/wpe, 1 {counts} 2 not those of this machine's libm), "

@@ -42,11 +42,11 @@ def run(strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch) -> R
     """Return a function that runs the check on a trainer with a fault."""
     record, checkpoint = strict
 
-    def run_with(fault: Fault = none, of: Any = None, **options: Any) -> Result:
+    def run_with(fault: Fault = none, options_of_runtime: Any = None, **options: Any) -> Result:
         case = Case("", sub_batches=options.pop("sub_batches", 1), reduction=options.pop("reduction", "ordered"))
         case = replace(case, activation_sets=options.pop("activation_sets", 0))
         monkeypatch.setattr(references, "Trainer", partial(PlainTrainer, fault=fault))
-        return parity.Parity().compare(record, runtime(**(of or {})), checkpoint, case, **options)
+        return parity.Parity().compare(record, runtime(**(options_of_runtime or {})), checkpoint, case, **options)
 
     return run_with
 
@@ -204,14 +204,14 @@ def test_what_no_task_has_written_is_said(run: Run, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_not_comparable_is_not_run(run: Run) -> None:
-    result = run(of={"matmul": "blas"})
+    result = run(options_of_runtime={"matmul": "blas"})
     assert (result.outcome, result.compared, result.measured) == (Outcome.NOT_COMPARABLE, 0, None)
     assert (result.sentence, result.facts["matmul"]) == ("matmuls by blas, expected strict ones", "blas")
 
 
 def test_ranks_have_to_divide_the_batch(run: Run) -> None:
     with pytest.raises(InvalidArgumentError, match=r"^strict: its batch of 2 can't be spread over 3 ranks$"):
-        run(of={"ranks": 3})
+        run(options_of_runtime={"ranks": 3})
 
 
 # ---- Expected values ----

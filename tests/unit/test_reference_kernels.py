@@ -68,13 +68,13 @@ class Plain:
     def on(self, name: str, a: Arguments, names: str) -> None:
         """Call a function with these arguments; it adds to its outputs, which start as the kernel's do."""
         clear_outputs(name, a)
-        self.call(name, *(a[of] for of in names.split()))
+        self.call(name, *(a[argument] for argument in names.split()))
 
     def sequences(self, name: str, a: Arguments, arrays: str, sizes: str) -> None:
         """Call a function that computes one sequence for each of the batch; tables are given whole."""
         for b in range(a["B"]):
-            parts = (a[of] if of in ("wte", "wpe") else a[of][b] for of in arrays.split())
-            self.call(name, *parts, *(a[of] for of in sizes.split()))
+            parts = (a[array] if array in ("wte", "wpe") else a[array][b] for array in arrays.split())
+            self.call(name, *parts, *(a[size] for size in sizes.split()))
 
     def encoder_forward(self, a: Arguments) -> None:
         self.sequences("encoder_forward", a, "out tokens wte wpe", "T C")
@@ -172,16 +172,16 @@ class Plain:
 def clear_outputs(kernel: str, a: Arguments) -> None:
     """Set outputs to zero unless their sums continue: the plain model's caller does that."""
     if a.get("start") != SUM_CONTINUES:
-        for of in declared_kernels()[kernel] if "backward" in kernel else ():
-            if of.shape and not of.is_input and a[of.name] is not None:
-                a[of.name].fill(0)
+        for parameter in declared_kernels()[kernel] if "backward" in kernel else ():
+            if parameter.shape and not parameter.is_input and a[parameter.name] is not None:
+                a[parameter.name].fill(0)
 
 
 @pytest.mark.parametrize("kernel", CASES)
 def test_reference_kernels_have_the_bits_of_the_plain_model(plain: Plain, reference: ctypes.CDLL, kernel: str) -> None:
     """In any number of threads: an output that two of them compute, or that none does, shows."""
     parameters = declared_kernels()[kernel]
-    outputs = tuple(of.name for of in parameters if of.shape and not of.is_input)
+    outputs = tuple(parameter.name for parameter in parameters if parameter.shape and not parameter.is_input)
     compute: Callable[[Arguments], None] = getattr(plain, kernel)
 
     def expected(arguments: Arguments, *, thread: int, threads: int) -> None:
@@ -189,7 +189,9 @@ def test_reference_kernels_have_the_bits_of_the_plain_model(plain: Plain, refere
             compute(arguments)
 
     def found(arguments: Arguments, *, thread: int, threads: int) -> None:
-        reference[f"{kernel}_ref"](*(in_c(arguments[of.name], of.type) for of in parameters), Team(thread, threads))
+        reference[f"{kernel}_ref"](
+            *(in_c(arguments[parameter.name], parameter.type) for parameter in parameters), Team(thread, threads)
+        )
 
     functions = {"ref": expected, "mine": found}
     compared, guard_pages = 0, GuardPages()

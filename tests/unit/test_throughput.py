@@ -80,7 +80,7 @@ def trace_of_tasks(*tasks: tuple[int, int, int, int, str, str], operations: tupl
     """Tasks as (rank, worker, start, end, handles read, handles written); a handle is a letter."""
     ranks, workers, starts, ends, reads, writes = zip(*tasks, strict=True)
     flow = [
-        [*((of, AccessMode.READ) for of in read), *((of, AccessMode.WRITE) for of in write)]
+        [*((handle, AccessMode.READ) for handle in read), *((handle, AccessMode.WRITE) for handle in write)]
         for read, write in zip(reads, writes, strict=True)
     ]
     columns = {"rank": ranks, "worker": workers, "start_ns": starts, "end_ns": ends, "operation": operations or 0}

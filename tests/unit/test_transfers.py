@@ -27,7 +27,7 @@ OPERATIONS = ("work", "transfer", "adamw_update")
 def make_trace(*tasks: tuple[str, int, list[tuple[str, AccessMode]]]) -> Trace:
     """Tasks are given by operation, rank and accesses."""
     operations, ranks, flow = zip(*tasks, strict=True)
-    return trace_of(flow, SIZES, OPERATIONS, rank=ranks, operation=[OPERATIONS.index(of) for of in operations])
+    return trace_of(flow, SIZES, OPERATIONS, rank=ranks, operation=[OPERATIONS.index(name) for name in operations])
 
 
 UPDATES = (

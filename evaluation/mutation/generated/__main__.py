@@ -87,7 +87,9 @@ def main() -> None:
         laboratory = make(Path(directory), builder, workplace, results, options.seed, options.stage or ())
         try:
             for number in range(-(-options.count // len(every))):
-                chosen = [of for of in chosen if number < len(results.of(str(of))) or laboratory.try_next(of)]
+                chosen = [
+                    mutant for mutant in chosen if number < len(results.of(str(mutant))) or laboratory.try_next(mutant)
+                ]
         finally:
             path.with_suffix(".md").write_text(results.summary(), "utf-8")
 

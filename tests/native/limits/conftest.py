@@ -54,7 +54,7 @@ def nothing_left(scratch_memory: None) -> Iterator[None]:
 
 
 def _open_files_and_threads() -> tuple[int, int]:
-    files, threads = (len(list(Path("/proc/self", of).iterdir())) for of in ("fd", "task"))
+    files, threads = (len(list(Path("/proc/self", kind).iterdir())) for kind in ("fd", "task"))
     return files, threads
 
 

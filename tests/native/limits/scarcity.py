@@ -65,10 +65,14 @@ def _computed(function: Kernel, _: None) -> list[bytes]:
     def compute() -> Iterator[bytes]:
         for number in range(KERNEL_CASES):
             given = make_case(function.name, 1, number).arguments.items()
-            arguments = {name: of.array(of.memory.copy()) if isinstance(of, Buffer) else of for name, of in given}
+            arguments = {
+                name: value.array(value.memory.copy()) if isinstance(value, Buffer) else value for name, value in given
+            }
             function(arguments)
             outputs = (arguments[parameter.name] for parameter in function.parameters if parameter.output)
-            yield from (np.where(np.isnan(of), np.nan, of).tobytes() for of in outputs if of is not None)
+            yield from (
+                np.where(np.isnan(output), np.nan, output).tobytes() for output in outputs if output is not None
+            )
 
     with ThreadPoolExecutor(1) as new_thread:
         return new_thread.submit(lambda: list(compute())).result()

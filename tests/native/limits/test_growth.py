@@ -79,29 +79,35 @@ class Bench:
 Operation = Callable[[Bench], object]
 
 OPERATIONS: Mapping[str, Operation] = {
-    "an evaluation": lambda of: of.traced(partial(of.trainer.evaluate, *batch(0))),
-    "a forward pass": lambda of: of.traced(partial(of.trainer.probabilities, batch(0)[0], 0, 0)),
-    "a step whose loss nobody reads": lambda of: of.traced(of.submit),
-    "a trace": lambda of: of.traced(lambda: of.submit_and(of.trainer.trace)),
-    "reading gradients": lambda of: of.traced(lambda: of.submit_and(lambda: of.trainer.tensor("grads", "qkvw"))),
-    "a checkpoint": lambda of: of.trainer.save_checkpoint(of.folder / "model.bin"),
-    "a state that is saved while steps are in flight": lambda of: of.save_while_training(),
+    "an evaluation": lambda setting: setting.traced(partial(setting.trainer.evaluate, *batch(0))),
+    "a forward pass": lambda setting: setting.traced(partial(setting.trainer.probabilities, batch(0)[0], 0, 0)),
+    "a step whose loss nobody reads": lambda setting: setting.traced(setting.submit),
+    "a trace": lambda setting: setting.traced(lambda: setting.submit_and(setting.trainer.trace)),
+    "reading gradients": lambda setting: setting.traced(
+        lambda: setting.submit_and(lambda: setting.trainer.tensor("grads", "qkvw"))
+    ),
+    "a checkpoint": lambda setting: setting.trainer.save_checkpoint(setting.folder / "model.bin"),
+    "a state that is saved while steps are in flight": lambda setting: setting.save_while_training(),
 }
 """Those that several ranks do together."""
 
 OF_ONE_RANK: Mapping[str, Operation] = {
-    "tasks held back": lambda of: of.hold_and(Observer.release),
-    "held tasks that are waited for": lambda of: of.hold_and(lambda _: of.trainer.wait()),
-    "a description of a state": lambda of: training_state(of.folder / "good"),
-    "a description of a folder whose newest state is damaged": lambda of: training_state(of.folder / "passed-over"),
-    "a resumed trainer": lambda of: of.open(resume=of.folder / "good"),
-    "a trace that is refused while tasks are held": lambda of: of.hold_and(lambda _: of.refused(of.trainer.trace)),
-    "a second runtime, which is refused": lambda of: of.refused(Runtime),
-    "a plan": lambda of: make_plan(MODEL, batch_size=B, seq_len=T, sub_batches=1, ranks=2, reduction="tree"),
-    "a trainer": lambda of: of.open(),
-    "a poisoned trainer": lambda of: of.observe(Instruments(poison=True)),
-    "a delayed trainer": lambda of: of.observe(Instruments(max_delay_us=1)),
-    "an audited trainer": lambda of: of.observe(Instruments(audit=True)),
+    "tasks held back": lambda setting: setting.hold_and(Observer.release),
+    "held tasks that are waited for": lambda setting: setting.hold_and(lambda _: setting.trainer.wait()),
+    "a description of a state": lambda setting: training_state(setting.folder / "good"),
+    "a description of a folder whose newest state is damaged": lambda setting: training_state(
+        setting.folder / "passed-over"
+    ),
+    "a resumed trainer": lambda setting: setting.open(resume=setting.folder / "good"),
+    "a trace that is refused while tasks are held": lambda setting: setting.hold_and(
+        lambda _: setting.refused(setting.trainer.trace)
+    ),
+    "a second runtime, which is refused": lambda setting: setting.refused(Runtime),
+    "a plan": lambda setting: make_plan(MODEL, batch_size=B, seq_len=T, sub_batches=1, ranks=2, reduction="tree"),
+    "a trainer": lambda setting: setting.open(),
+    "a poisoned trainer": lambda setting: setting.observe(Instruments(poison=True)),
+    "a delayed trainer": lambda setting: setting.observe(Instruments(max_delay_us=1)),
+    "an audited trainer": lambda setting: setting.observe(Instruments(audit=True)),
 }
 
 WITHOUT_ALLOCATIONS = ("a checkpoint", "a second runtime, which is refused")

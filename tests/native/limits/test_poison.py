@@ -17,7 +17,7 @@ pytestmark = pytest.mark.child("one worker", preloads="allocations")
 
 _QUIET_NAN = 1 << 22
 
-CONSTANT = {"losses", "probs", *(f"{name}_{of}" for name in ("ln1", "ln2", "lnf") for of in ("mean", "rstd"))}
+CONSTANT = {"losses", "probs", *(f"{name}_{part}" for name in ("ln1", "ln2", "lnf") for part in ("mean", "rstd"))}
 """Activations whose gradient no task writes: a constant, or +0."""
 
 

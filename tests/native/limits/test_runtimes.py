@@ -66,8 +66,8 @@ def test_allowed_partition(partition: str) -> None:
     Runtime(partition).close()
 
 
-@pytest.mark.parametrize("of", ["cores", "contexts"])
-def test_limits_of_starpu(monkeypatch: pytest.MonkeyPatch, of: str) -> None:
+@pytest.mark.parametrize("limit", ["cores", "contexts"])
+def test_limits_of_starpu(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     """Compare what the library reports of StarPU with what it refuses by.
 
     So many workers aren't started: a BLAS that is not there is refused after the partition, and so tells that the
@@ -77,7 +77,7 @@ def test_limits_of_starpu(monkeypatch: pytest.MonkeyPatch, of: str) -> None:
     monkeypatch.setenv("HWLOC_SYNTHETIC", f"core:{most + 1} pu:1")
     too_large = [(1, most + 1), (most + 1, 1), (1 << 16, 1 << 16)]
     large, sentence = [(most, 1), (1, most)], f"StarPU was built for at most {most} cores"
-    if of == "contexts":
+    if limit == "contexts":
         too_large = [(contexts - 1, 2)] if 2 * (contexts - 1) <= most else []
         sentence = f"this StarPU was built for {contexts} scheduling contexts, expected at most {contexts - 2} workers"
         large = [(min(contexts - 2, most // 2), 2)]
@@ -135,7 +135,9 @@ def test_scheduler_in_use(monkeypatch: pytest.MonkeyPatch, name: str, partition:
     with Runtime(partition, name):
         used = list(starpu.starpu_sched_get_sched_policy().contents)
         known = starpu.starpu_sched_get_predefined_policies()
-        assert [of for number, of in enumerate(schedulers()) if list(known[number].contents) == used] == [name]
+        assert [scheduler for number, scheduler in enumerate(schedulers()) if list(known[number].contents) == used] == [
+            name
+        ]
 
 
 # ---- MPI and BLAS ----

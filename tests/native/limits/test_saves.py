@@ -113,8 +113,8 @@ def test_description(saved: Path) -> None:
     assert names_in(saved / step(4)) == [FILE]
     found, contents = training_state(saved), read_training_state(saved)
     expected = {"step": 4, "batches": 6, "batch_size": B, "seq_len": T, "seed": -3, "data_id": 2**64 - 1}
-    for of in (found, contents):
-        assert {name: getattr(of, name) for name in expected} == expected
+    for description in (found, contents):
+        assert {name: getattr(description, name) for name in expected} == expected
     assert (found.config, found.path, found.ranks, found.passed_over) == (MODEL, saved / step(4), 1, "")
     assert found.arithmetic == "strict"
     rates = [contents.learning_rate, contents.beta1, contents.beta2, contents.eps, contents.weight_decay]

@@ -45,13 +45,13 @@ def hold(_: Setting, trainer: Trainer) -> None:
     Observer(trainer).release()
 
 
-def save(of: Setting, trainer: Trainer) -> None:
-    trainer.save_state(tempfile.mkdtemp(dir=of.states))  # a folder with another run's state is refused
+def save(setting: Setting, trainer: Trainer) -> None:
+    trainer.save_state(tempfile.mkdtemp(dir=setting.states))  # a folder with another run's state is refused
     trainer.wait_saved()
 
 
-def save_checkpoint(of: Setting, trainer: Trainer) -> bytes:
-    path = Path(tempfile.mkdtemp(dir=of.states), "model.bin")
+def save_checkpoint(setting: Setting, trainer: Trainer) -> bytes:
+    path = Path(tempfile.mkdtemp(dir=setting.states), "model.bin")
     trainer.save_checkpoint(path)
     return path.read_bytes()
 
@@ -59,11 +59,11 @@ def save_checkpoint(of: Setting, trainer: Trainer) -> bytes:
 Opening = Callable[[Setting], AbstractContextManager[Any]]
 
 OPERATIONS: Mapping[str, tuple[Opening, Callable[[Setting, Any], object]]] = {
-    "a trainer": (lambda _: nullcontext(), lambda of, _: of.open().close()),
-    "a resumed trainer": (lambda _: nullcontext(), lambda of, _: of.open(resume=of.states).close()),
-    "a description of a state": (lambda _: nullcontext(), lambda of, _: training_state(of.states)),
+    "a trainer": (lambda _: nullcontext(), lambda setting, _: setting.open().close()),
+    "a resumed trainer": (lambda _: nullcontext(), lambda setting, _: setting.open(resume=setting.states).close()),
+    "a description of a state": (lambda _: nullcontext(), lambda setting, _: training_state(setting.states)),
     "a step": (Setting.open, step),
-    "an audited step": (lambda of: of.open(instruments=Instruments(audit=True)), step),
+    "an audited step": (lambda setting: setting.open(instruments=Instruments(audit=True)), step),
     "a checkpoint": (Setting.open, save_checkpoint),
     "tasks held back": (Setting.open, hold),
     "a state": (Setting.open, save),

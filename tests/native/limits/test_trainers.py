@@ -200,7 +200,7 @@ def test_sub_batches_of_one_activation_set(train: Train) -> None:
 @pytest.mark.parametrize(
     ("group", "name", "sequences"),
     [
-        *(("activations", "logits", of) for of in (slice(1, 1), slice(0, B, 2), slice(B, B + 1))),
+        *(("activations", "logits", part) for part in (slice(1, 1), slice(0, B, 2), slice(B, B + 1))),
         ("params", "wte", slice(0, 1)),
     ],
 )
