@@ -35,7 +35,7 @@ enum {
     PARALLEL = 32
 };
 enum { SEQUENTIALLY_CONSISTENT = 1, WITHOUT_REDUCTION = 2 };
-enum { ANY_WORKER, EXECUTE_ON_WORKER, CAN_EXECUTE };
+enum { ANY_WORKER, EXECUTE_ON_WORKER, CAN_EXECUTE, WORKER_IDS };
 enum { AT_ONCE, IN_CALLBACK, HELD };
 
 /* ny rows of nx numbers; a row begins ld numbers after the one before it. */
@@ -49,6 +49,7 @@ static struct view homes[MAX_HANDLES];            /* first is NULL without one *
 
 static struct {
     struct starpu_task *task; /* while it is to be waited for */
+    uint32_t workers;         /* set of those that may run it */
     pthread_t waiter;         /* waits for it, from before it is submitted */
     atomic_int runs;
     int expected_runs, num_children;
@@ -164,7 +165,8 @@ enum { NUMBER, FLAGS, PRIORITY, WORKERS, WORKER, IMPLEMENTATION, PARENT, PAUSE, 
 
 static bool is_on(const uint64_t *task, unsigned worker)
 {
-    return task[WORKERS] == ANY_WORKER || worker == task[WORKER] % starpu_worker_get_count();
+    const unsigned chosen = (unsigned)task[WORKER] % starpu_worker_get_count();
+    return task[WORKERS] == ANY_WORKER || (task[WORKERS] == WORKER_IDS ? worker <= chosen : worker == chosen);
 }
 
 static bool is_in(const uint64_t *task, unsigned implementation)
@@ -178,7 +180,7 @@ static void kernel(void **buffers, void *arguments)
     struct view views[MAX_ACCESSES];
     for (int i = 0; i < (int)a[COUNT]; i++)
         views[i] = view_of(buffers[i]);
-    if (!is_on(a, (unsigned)starpu_worker_get_id()))
+    if (!is_on(a, (unsigned)starpu_worker_get_id()) || (a[WORKERS] && starpu_combined_worker_get_size() > 1))
         fail("task %" PRIu64 " runs on worker %d, which it excludes", number, starpu_worker_get_id());
     if (!is_in(a, starpu_task_get_implementation(starpu_task_get_current())))
         fail("task %" PRIu64 " runs in another implementation than %" PRIu64, number, implementation);
@@ -187,7 +189,8 @@ static void kernel(void **buffers, void *arguments)
 
 static int can_execute(unsigned worker, struct starpu_task *task, unsigned implementation)
 {
-    return is_on(task->cl_arg, worker) && is_in(task->cl_arg, implementation);
+    const uint64_t *a = task->cl_arg;
+    return (a[WORKERS] != CAN_EXECUTE || is_on(a, worker)) && is_in(a, implementation);
 }
 
 static struct starpu_codelet codelet = {
@@ -231,6 +234,11 @@ static void submit(const uint64_t *a)
     task->priority = (int)a[PRIORITY];
     task->execute_on_a_specific_worker = a[WORKERS] == EXECUTE_ON_WORKER;
     task->workerid = (unsigned)a[WORKER] % starpu_worker_get_count();
+    if (a[WORKERS] == WORKER_IDS) {
+        tasks[a[NUMBER]].workers = (2U << task->workerid) - 1;
+        task->workerids = &tasks[a[NUMBER]].workers;
+        task->workerids_len = 1;
+    }
     task->callback_func = callback;
     task->callback_arg = (void *)a;
     task->detach = !(a[FLAGS] & WAITABLE);

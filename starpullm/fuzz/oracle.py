@@ -215,7 +215,7 @@ class Oracle:
             return
         parent = list(self._parents)[how % len(self._parents)] if by_callback else -1
         flags = _WAITABLE * (140 <= kind < 180) | _SYNCHRONOUS * (180 <= kind < 190)
-        flags |= _WAITED_BEFORE * (140 <= kind < 150) | _PARALLEL * (priority >= 224 and where < 150)
+        flags |= _WAITED_BEFORE * (140 <= kind < 150)
         if flags & _SYNCHRONOUS:
             self._settle()
         number = self._new_number()
@@ -224,7 +224,9 @@ class Oracle:
             flags |= _TAGGED
             if kind % 2 and not any(handle.ordered for handle, _ in accesses):
                 flags |= _WITHOUT_CONSISTENCY
-        workers, worker = (0, 0) if where < 150 else (1 + where % 2, where // 2)
+        workers, worker = (0, 0) if where < 150 else (1 + where % 3, where // 3)
+        if priority >= 224 and workers in (0, 3):
+            flags |= _PARALLEL
         # StarPU looks at the first implementation alone if it is told the worker.
         implementation = how % 2 if 100 <= how < 150 and workers != 1 else -1
         words = [number, flags, _PRIORITIES[priority % 7], workers, worker, implementation, parent]
