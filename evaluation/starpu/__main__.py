@@ -23,6 +23,8 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, default=Path(".cache/starpu-bugs"), help="of build and results")
     parser.add_argument("--stage", action="append", choices=STAGES, help="only these; default all")
     parser.add_argument("--mutants", type=int, default=100, help="how many beside the mends; default 100")
+    parser.add_argument("--bug", action="append", help="only these, by the names that the results have; default all")
+    parser.add_argument("--configuration", default="", help="of fuzz; default drawn by the seeds")
     parser.add_argument("--seed", type=int, default=1, help="of the mutants; default 1")
     options = parser.parse_args()
     directory = options.directory.resolve()
@@ -31,13 +33,15 @@ def main() -> None:
     build, left = StarpuBuild(directory, options.repository), options.mutants
     for stage in stages:
         if stage not in results.of(""):
-            finding, seconds = try_stage(stage, build.libraries)
+            finding, seconds = try_stage(stage, build.libraries, options.configuration)
             if finding:
                 raise SystemExit(f"{stage}: the unchanged StarPU doesn't pass: {finding}")
             results.add(Tried("unchanged", "", "", stage, finding, seconds))
     for bug in chain(mends(), mutants(build.source, options.seed)):
         if bug.candidate and not left:
             break
+        if options.bug and bug.name not in options.bug:
+            continue
         done = results.of(bug.name)
         todo = [stage for stage in stages if stage not in done and _NO_BUG not in done]
         if todo and not any(tried.finding for tried in done.values()):
@@ -45,7 +49,8 @@ def main() -> None:
                 todo, done[_NO_BUG] = [], Tried("no bug", bug.name, bug.wrong, _NO_BUG, "", 0.0)
                 results.add(done[_NO_BUG])
             for stage in todo:
-                tried = Tried(bug.kind, bug.name, bug.wrong, stage, *try_stage(stage, build.libraries))
+                found = try_stage(stage, build.libraries, options.configuration)
+                tried = Tried(bug.kind, bug.name, bug.wrong, stage, *found)
                 results.add(tried)
                 print(*tried, sep=" | ", flush=True)
                 if tried.finding:

@@ -41,9 +41,11 @@ class Tried(NamedTuple):
     seconds: float
 
 
-def try_stage(name: str, libraries: str) -> tuple[str, float]:
-    """Run a stage with StarPU's libraries; return its finding and the seconds."""
+def try_stage(name: str, libraries: str, configuration: str = "") -> tuple[str, float]:
+    """Run a stage with StarPU's libraries, one of fuzz in a configuration; return its finding and the seconds."""
     command, limit = STAGES[name]
+    if name.startswith("fuzz"):
+        command = [*command, "--configuration", configuration]
     with tempfile.TemporaryDirectory(prefix="starpu-bug-") as folder:
         Path(folder, "pytest.ini").write_text("[pytest]\n")
         environment = {
