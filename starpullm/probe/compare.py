@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from starpullm.files import probe_log
 from starpullm.probe.findings import Fault, ProgramFinding, finding_of
-from starpullm.probe.program_tasks import TaskFlow
+from starpullm.probe.probe_schedules import REPEATED
+from starpullm.probe.program_tasks import TaskFlow, counted
 from starpullm.probe.single_run_checks import ran_between
 
 
@@ -130,13 +131,14 @@ def _other_tasks(reference: TaskFlow, other: TaskFlow, schedule: str) -> Program
         reference.mode[:num_accesses] != other.mode[:num_accesses]
     )
     if reference.is_nested:  # else StarPU has the order of submission
-        accesses |= reference.writers[:num_accesses] != other.writers[:num_accesses]
+        accesses |= reference.own_writers[:num_accesses] != other.own_writers[:num_accesses]
     if accesses.any():
         where = int(reference.task[int(np.argmax(accesses))])
     elif where == reference.num_tasks == other.num_tasks:
         return None
     tasks = [_described(flow, where) for flow in (reference, other)]
-    sentence = "the tasks or their order depend on the schedule"
+    depend = "change from run to run in one schedule" if schedule == REPEATED.name else "depend on the schedule"
+    sentence = f"the tasks or their order {depend}"
     evidence = {"reference schedule": tasks[0], "here": tasks[1]}
     rank = int(reference.log.header["rank"])
     return ProgramFinding(sentence, evidence, kind=Fault.OTHER_TASKS, schedule=schedule, task=where, rank=rank)
@@ -146,7 +148,7 @@ def _described(flow: TaskFlow, task: int) -> str:
     if task == flow.num_tasks:
         return f"there are {task} tasks"
     accesses = range(int(flow.first[task]), int(flow.first[task + 1]))
-    return f"{flow.name(task)} has {len(accesses)} accesses, of " + (
+    return f"{flow.name(task)} has {counted(len(accesses), 'access')}, of " + (
         ", ".join(f"handle {flow.handle[access]}" for access in accesses) or "no handle"
     )
 

@@ -61,8 +61,8 @@ class TaskFlow:
 
     @cached_property
     def is_nested(self) -> bool:
-        """Whether tasks have submitted tasks."""
-        return bool(self.log.tasks["submitter"].any())
+        """Whether tasks have submitted tasks of the program."""
+        return bool(self.log.tasks["submitter"][self.tasks].any())
 
     @cached_property
     def task(self) -> NDArray[np.int64]:
@@ -212,8 +212,17 @@ class TaskFlow:
     @cached_property
     def writers(self) -> NDArray[np.int64]:
         """The task that last wrote what each access finds; -1: none is known, or its order is free."""
-        is_known = (self.source >= 0) & ~self.is_free & ~self.has_no_order & ~self.commutes[self.source]
-        return np.where(is_known, self._positions[self.log.task_of_access[self.source]], -1)
+        return self._tasks_of(self.source)
+
+    @cached_property
+    def own_writers(self) -> NDArray[np.int64]:
+        """As `writers`, as if StarPU's own tasks wrote nothing: when it submits them depends on the timing."""
+        is_own = np.isin(self.log.task_of_access, self.tasks)
+        return self._tasks_of(self._previous(_has(self.log.accesses["mode"], _WRITES) & is_own)[self.accesses])
+
+    def _tasks_of(self, sources: NDArray[np.int64]) -> NDArray[np.int64]:
+        is_known = (sources >= 0) & ~self.is_free & ~self.has_no_order & ~self.commutes[sources]
+        return np.where(is_known, self._positions[self.log.task_of_access[sources]], -1)
 
     @cached_property
     def observed(self) -> NDArray[np.int64]:

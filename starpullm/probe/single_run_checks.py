@@ -123,5 +123,6 @@ def nothing_to_compare(flows: Sequence[TaskFlow]) -> str:
     return (
         f"of {counted(len(modes), 'access')} {sums.sum()} add to reductions of which no task reads the result, "
         f"{(writes & (sizes > 0)).sum()} write what can't be read, {(writes & (sizes == 0)).sum()} write handles "
-        "without bytes (void), and the others write nothing, expected one that writes to an interface of StarPU's"
+        "without bytes (void), and the others read or use scratch memory, expected one that writes to an interface of "
+        "StarPU's"
     )

@@ -28,6 +28,7 @@ class Task:
     flags: int = 0
     arguments: int = 0
     stack: int = 0
+    submitter: int = 0
 
 
 def write_records(folder: Path, records: Mapping[str, NDArray[np.void]]) -> Path:
@@ -65,7 +66,7 @@ def write_log(folder: Path, tasks: Sequence[Task], contents: Mapping[int, float]
                 task.arguments,
                 task.stack,
                 1,
-                0,
+                task.submitter,
                 [0] * 3,
             )
         )

@@ -16,6 +16,7 @@ from starpullm.probe.findings import Fault, ProgramFinding, first_of_each
 from starpullm.probe.order import broken_order
 from starpullm.probe.places import with_places
 from starpullm.probe.probe_result import verdict
+from starpullm.probe.probe_schedules import REPEATED
 from starpullm.probe.single_run_checks import changed_between, never_changed, written_though_read
 from starpullm.probe.tolerance import beyond_tolerance
 from starpullm.probe.undeclared import undeclared_accesses
@@ -69,6 +70,20 @@ def test_other_tasks_are_not_compared(tmp_path: Path) -> None:
         result = compare(one, flow(tmp_path / name, *tasks), "seed 1")
         assert [finding.kind for finding in result.findings] == [Fault.OTHER_TASKS]
         assert result.outputs == 0
+    (again,) = compare(one, flow(tmp_path / "again", FILL), REPEATED.name).findings
+    assert again.sentence == "the tasks or their order change from run to run in one schedule"
+    assert again.evidence["reference schedule"] == "add (task 1) has 1 access, of handle 0"
+
+
+def test_starpus_own_tasks_come_at_any_time(tmp_path: Path) -> None:
+    """Sums are combined by tasks of StarPU's and StarPU-MPI's own, which other threads and callbacks submit."""
+    add = Task("add", {0: REDUX}, (1, 10, 20))
+    join = Task("join", {0: RW | COMMUTE, 1: R}, (1, 10, 20), flags=probe_log.INTERNAL, submitter=1)
+    assert not flow(tmp_path / "plain", add, add, join).is_nested
+    added = replace(add, submitter=1)
+    one = flow(tmp_path / "a", add, added, join, added)
+    assert one.is_nested
+    assert compare(one, flow(tmp_path / "b", add, added, added, join), "seed 1").findings == ()
 
 
 def test_what_comes_from_a_free_order_is_tolerated(tmp_path: Path) -> None:
