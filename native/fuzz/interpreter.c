@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 enum { VERSION = 1, MAX_HANDLES = 256, MAX_TASKS = 1024, MAX_ACCESSES = 5, MAX_CHILDREN = 16 };
-enum { VARIABLE, VECTOR, MATRIX };
+enum { VARIABLE, VECTOR, MATRIX, SPARSE };
 enum {
     R = STARPU_R,
     W = STARPU_W,
@@ -78,6 +78,8 @@ static struct view view_of(void *interface)
                              STARPU_VARIABLE_GET_ELEMSIZE(interface) / sizeof(uint64_t), 1, 0};
     case STARPU_VECTOR_INTERFACE_ID:
         return (struct view){(uint64_t *)STARPU_VECTOR_GET_PTR(interface), STARPU_VECTOR_GET_NX(interface), 1, 0};
+    case STARPU_CSR_INTERFACE_ID:
+        return (struct view){(uint64_t *)STARPU_CSR_GET_NZVAL(interface), STARPU_CSR_GET_NNZ(interface), 1, 0};
     default:
         return (struct view){(uint64_t *)STARPU_MATRIX_GET_PTR(interface), STARPU_MATRIX_GET_NX(interface),
                              STARPU_MATRIX_GET_NY(interface), STARPU_MATRIX_GET_LD(interface)};
@@ -321,7 +323,13 @@ void op_handle(const uint64_t *a)
         starpu_variable_data_register(handle, node, home, nx * sizeof(uint64_t));
     else if (a[1] == VECTOR)
         starpu_vector_data_register(handle, node, home, nx, sizeof(uint64_t));
-    else
+    else if (a[1] == SPARSE) {
+        static uint32_t columns[1 << 17], row_starts[MAX_HANDLES][5]; /* all elements are in the first column */
+        const uint32_t ny = (uint32_t)view.ny;
+        for (uint32_t row = 0; row <= ny; row++)
+            row_starts[a[0]][row] = row * nx;
+        starpu_csr_data_register(handle, node, nx * ny, ny, home, columns, row_starts[a[0]], 0, sizeof(uint64_t));
+    } else
         starpu_matrix_data_register(handle, node, home, (uint32_t)view.ld, nx, (uint32_t)view.ny, sizeof(uint64_t));
     if (!(a[5] & WITHOUT_REDUCTION))
         starpu_data_set_reduction_methods(*handle, &redux_codelet, &init_codelet);
@@ -372,11 +380,12 @@ void op_acquire(const uint64_t *a)
 void op_partition(const uint64_t *a)
 {
     const starpu_data_handle_t parent = handles[a[0]];
-    const bool is_matrix = starpu_data_get_interface_id(parent) == STARPU_MATRIX_INTERFACE_ID;
+    const enum starpu_data_interface_id kind = starpu_data_get_interface_id(parent);
     struct starpu_data_filter filter = {
-        .filter_func = !is_matrix ? starpu_vector_filter_block
-                       : a[1]     ? starpu_matrix_filter_vertical_block
-                                  : starpu_matrix_filter_block,
+        .filter_func = kind == STARPU_VECTOR_INTERFACE_ID ? starpu_vector_filter_block
+                       : kind == STARPU_CSR_INTERFACE_ID  ? starpu_csr_filter_vertical_block
+                       : a[1]                             ? starpu_matrix_filter_vertical_block
+                                                          : starpu_matrix_filter_block,
         .nchildren = (unsigned)a[2],
     };
     starpu_data_handle_t *parts = handles + a[3];

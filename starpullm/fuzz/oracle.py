@@ -14,7 +14,8 @@ VERSION = 1
 """Of the text of programs; as in native/fuzz/interpreter.c, which also says what an operation's numbers are."""
 
 R, W, RW, SCRATCH, REDUX, COMMUTE = "R", "W", "RW", "SCRATCH", "REDUX", "COMMUTE"
-VARIABLE, VECTOR, MATRIX = range(3)
+VARIABLE, VECTOR, MATRIX, SPARSE = range(4)
+"""What is sparse keeps its structure: a task would have to write that too, so it only changes the content."""
 _WAITABLE, _SYNCHRONOUS, _TAGGED, _WITHOUT_CONSISTENCY, _WAITED_BEFORE, _PARALLEL = 1, 2, 4, 8, 16, 32
 _SEQUENTIAL, _WITHOUT_REDUCTION = 1, 2
 _AT_ONCE, _IN_CALLBACK, _HELD = range(3)
@@ -141,6 +142,8 @@ class Oracle:
         if handle.scratch:
             return SCRATCH
         if not handle.sequential and mode in (COMMUTE, REDUX):
+            return RW
+        if handle.shape[0] == SPARSE and mode == W:
             return RW
         if not handle.reducible and mode == REDUX:
             mode = COMMUTE
@@ -276,19 +279,20 @@ class Oracle:
 
     def handle(self, r: bytes) -> None:
         """Register data."""
-        kind, nx, ny, home = r[0] % 3, *r[1:4]
+        kind, nx, ny, home = r[0] % 4, *r[1:4]
         columns = 1 if kind == VARIABLE else (4, 6, 8, 2, 1)[nx % 5]
-        rows = (2, 4, 3, 1)[ny % 4] if kind == MATRIX else 1
+        rows = (2, 4, 3, 1)[ny % 4] if kind in (MATRIX, SPARSE) else 1
         columns = 0 if nx >= 240 else columns
-        sequential, scratch = not 200 <= home < 240, home >= 240
-        flags = _SEQUENTIAL * sequential | _WITHOUT_REDUCTION * (r[0] >= 192)
-        at_home = (home % 2 == 0 or not sequential) and not scratch
+        sequential, scratch = not 200 <= home < 240, home >= 240 and kind != SPARSE
+        reducible = r[0] < 192 and kind != SPARSE
+        flags = _SEQUENTIAL * sequential | _WITHOUT_REDUCTION * (not reducible)
+        at_home = (home % 2 == 0 or not sequential or kind == SPARSE) and not scratch
         number, size = len(self._handles), columns * rows
         if number >= _MAX_HANDLES:
             return
         places = list(range(len(self._values), len(self._values) + max(size, 1)))
         self._values += [_mix(0, number + i) if at_home else None for i in range(len(places))]
-        handle = _Handle(number, (kind, columns, rows), places, at_home, sequential, scratch, r[0] < 192)
+        handle = _Handle(number, (kind, columns, rows), places, at_home, sequential, scratch, reducible)
         self._handles.append(handle)
         self._emit("handle", number, kind, columns, rows, int(at_home), flags)
         if not sequential or scratch:
@@ -358,7 +362,8 @@ class Oracle:
 
     def invalidate(self, r: bytes) -> None:
         """Say that the content of data isn't needed."""
-        if handle := self._usable(r[0], whole=True):
+        handle = self._usable(r[0], whole=True)
+        if handle is not None and handle.shape[0] != SPARSE:
             if r[1] % 2:
                 self._emit("invalidate_submit", handle.number)
             else:
@@ -390,7 +395,7 @@ class Oracle:
         if handle is None or handle in self._held or not self._defined(handle) or handle.reduced or not handle.home:
             return
         kind, columns, rows = handle.shape
-        by_rows &= kind == MATRIX
+        by_rows = int(kind == SPARSE or (by_rows and kind == MATRIX))
         length = rows if by_rows else columns
         fitting = [n for n in range(2, length + 1) if length % n == 0 and handle.size]
         is_plan = handle.in_plan or plan == 1

@@ -18,7 +18,7 @@ from starpullm.errors import InvalidArgumentError, MissingDependencyError
 from starpullm.fuzz.c_program import c_program
 from starpullm.fuzz.configuration import Configuration
 from starpullm.fuzz.interpreter import Interpreter, built_interpreter, compile_c, starpu_flags
-from starpullm.fuzz.oracle import Oracle
+from starpullm.fuzz.oracle import SPARSE, Oracle
 from starpullm.fuzz.search import search_seed
 
 pytestmark = pytest.mark.timeout(240)
@@ -78,6 +78,17 @@ def test_a_task_is_waited_for_from_before_it_is_submitted(directory: Path) -> No
         late = interpreter.run(text.replace("task 0 17", "task 0 16"), 60)
         assert late is not None
         assert "detach = 0" in late.sentence
+
+
+def test_parts_of_parts_of_sparse_data(directory: Path) -> None:
+    oracle = Oracle(1)
+    oracle.handle(bytes([SPARSE, 0, 1, 0]))
+    for _ in range(2):
+        oracle.partition(bytes(4))
+    oracle.task(bytes([0, 1, 1, *bytes(12)]))
+    oracle.end()
+    with Interpreter(directory, PLAIN) as interpreter:
+        assert interpreter.run(oracle.text(), 60) is None
 
 
 def test_a_parallel_task_on_workers_of_a_set(directory: Path) -> None:

@@ -8,7 +8,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.fuzz.c_program import c_program
 from starpullm.fuzz.configuration import Configuration
 from starpullm.fuzz.draw import random_program
-from starpullm.fuzz.oracle import COMMUTE, MODES, REDUX, RW, Oracle, R, W
+from starpullm.fuzz.oracle import COMMUTE, MODES, REDUX, RW, SPARSE, Oracle, R, W
 
 
 def _random_program(seed: int) -> str:
@@ -58,6 +58,22 @@ def test_data_without_elements_are_written_before_they_are_read() -> None:
     assert lines[1] == "handle 0 1 0 1 0 1"
     assert [_accesses(line)[0] for line in lines[2:4]] == [("0", W, "0x0"), ("0", RW, "0x0")]
     assert lines[4:] == ["end"]
+
+
+def test_sparse_data_are_cut_by_rows_and_keep_their_structure() -> None:
+    oracle = Oracle(1)
+    oracle.handle(bytes([SPARSE, 0, 1, 241]))
+    for _ in range(2):
+        oracle.partition(bytes(4))
+    for mode in (W, REDUX):
+        oracle.task(_task(0, MODES.index(mode)))
+    oracle.unpartition(bytes(2))
+    oracle.unpartition(bytes(2))
+    oracle.invalidate(bytes(2))
+    lines = oracle.text().splitlines()[1:-1]
+    assert lines[:3] == ["handle 0 3 4 4 1 3", "partition 0 1 2 1 0", "partition 1 1 2 3 0"]
+    assert [_accesses(line)[0][1] for line in lines[3:5]] == [RW, RW]
+    assert [line.split()[0] for line in lines[5:]] == ["unpartition", "unpartition"]
 
 
 def test_data_without_reduction_methods() -> None:
