@@ -100,16 +100,17 @@ def _faults(runs: ProgramRuns, seen: Observations, reference: RecordedRun) -> li
     """Return the first finding of each kind and codelet, the first ones with what more runs tell of them."""
     explained = _BY_UNSEEN_TASKS if seen.totals["unseen tasks"] else ()
     found = first_of_each([one for one in seen.findings if not (one.kind.is_note or one.kind in explained)])
-    if any(flow.is_nested for flow in reference.flows.values()):
-        return found
     minimiser, left = Minimiser(next(iter(reference.flows.values())), runs.run_again), MOST_FIRST_ELEMENTS
-    for number, finding in enumerate(found):
-        if (finding.schedule, -1) in seen.flows and finding.kind in MINIMISED:  # tasks of ranks aren't looked at
-            found[number] = minimiser.minimised(finding, seen.flows[finding.schedule, -1])
-        if finding.kind is Fault.OUTPUT_DIFFERS and left > 0:
-            left -= 1
-            found[number] = with_first_element(found[number], schedule_of(found[number].schedule), runs.run_again)
-            runs.forget_runs_again()
+    are_nested = any(flow.is_nested for flow in reference.flows.values())
+    for kind in reversed(MINIMISED):  # what differs may follow from an input that changed
+        for number, finding in enumerate(() if are_nested else found):
+            if finding.kind is kind and (finding.schedule, -1) in seen.flows:  # tasks of ranks aren't looked at
+                found[number] = minimiser.minimised(finding, seen.flows[finding.schedule, -1])
+            if kind is found[number].kind is Fault.OUTPUT_DIFFERS and left > 0:
+                left -= 1
+                found[number] = with_first_element(found[number], schedule_of(found[number].schedule), runs.run_again)
+                runs.forget_runs_again()
+        found = first_of_each(found, reference.flows)
     return found
 
 

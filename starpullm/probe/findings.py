@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -128,35 +128,58 @@ def finding_of(
     return replace(task_finding(kind, schedule, flow, task, sentence, **evidence), handle=handle, suspects=names)
 
 
-def first_of_each(findings: Sequence[ProgramFinding]) -> list[ProgramFinding]:
+def first_of_each(
+    findings: Sequence[ProgramFinding], flows: Mapping[int, TaskFlow] | None = None
+) -> list[ProgramFinding]:
     """Return the first finding of each kind and codelet, with the number of all of them; those nearest the cause first.
 
-    What a task's undeclared access explains is no finding of its own, but the effect of that one.
+    What a task's undeclared access explains is no finding of its own, but the effect of that one. With the
+    ``flows`` of ranks, so is what follows from a handle that changes without a declared writer.
     """
     causes: dict[tuple[object, ...], ProgramFinding] = {}
     for finding in reversed(findings):
         if finding.kind in (Fault.UNDECLARED_WRITE, Fault.READ_WRITTEN):
             causes[finding.rank, finding.handle] = finding
         elif finding.kind in (Fault.UNDECLARED_READ, Fault.WRITTEN_READ, Fault.SCRATCH_READ):
-            causes[Fault.OUTPUT_DIFFERS, finding.codelet] = finding
+            causes[Fault.OUTPUT_DIFFERS, finding.codelet] = causes[finding.codelet, finding.handle] = finding
             if finding.kind is not Fault.UNDECLARED_READ:
                 causes[(Fault.POISONED_ENDING,)] = finding
     grouped: dict[tuple[Fault, str], list[ProgramFinding]] = {}
     effects: dict[tuple[Fault, str], ProgramFinding] = {}
     for finding in findings:
         cause = causes.get(_explanation(finding))
+        if cause is None and flows is not None:
+            cause = next((one for one in findings if _is_victim(finding, one, flows)), None)
         key = (finding.kind, finding.codelet) if cause is None else (cause.kind, cause.codelet)
         if cause is None:
             grouped.setdefault(key, []).append(finding)
         elif key not in effects or effects[key].kind.is_declaration:
             effects[key] = finding
     order = list(Fault)
-    found = sorted(grouped.items(), key=lambda entry: order.index(entry[0][0]))
-    return [replace(same[0], count=len(same), effect=effects.get(key)) for key, same in found]
+    found = sorted(grouped.items(), key=lambda entry: (order.index(entry[0][0]), bool(entry[1][0].suspects)))
+    return [
+        replace(same[0], count=sum(one.count for one in same), effect=same[0].effect or effects.get(key))
+        for key, same in found
+    ]
 
 
 def _explanation(finding: ProgramFinding) -> tuple[object, ...]:
     """Return what a task's access has in common with its effects: a handle of a rank, a codelet, or the poison."""
     if finding.kind in (Fault.CHANGED_BETWEEN, Fault.INPUT_CHANGED, Fault.INPUT_FROM_OUTSIDE):
         return finding.rank, finding.handle
+    if finding.kind in (Fault.NOT_WRITTEN, Fault.PARTLY_WRITTEN):
+        return finding.codelet, finding.handle
     return (finding.kind, finding.codelet) if finding.kind is Fault.OUTPUT_DIFFERS else (finding.kind,)
+
+
+def _is_victim(finding: ProgramFinding, other: ProgramFinding, flows: Mapping[int, TaskFlow]) -> bool:
+    """Return whether a finding follows from another one's handle, which somebody changes who doesn't declare it."""
+    if finding.rank != other.rank or other.kind not in (Fault.UNDECLARED_WRITE, Fault.CHANGED_BETWEEN):
+        return False
+    if finding.kind in (Fault.INPUT_CHANGED, Fault.INPUT_FROM_OUTSIDE):
+        return finding.handle == other.handle
+    names = {other.where.partition(" of rank ")[0], *other.suspects}
+    if finding.kind is not Fault.OUTPUT_DIFFERS or names.isdisjoint(finding.suspects):
+        return False
+    flow = flows[finding.rank]
+    return other.handle in flow.handle[flow.task == finding.task]

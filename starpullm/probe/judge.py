@@ -21,7 +21,7 @@ from starpullm.probe.observations import Observations
 from starpullm.probe.order import broken_order
 from starpullm.probe.poison import ReadAccess, explain_poison, of_unwritten
 from starpullm.probe.probe_result import ProbeResult
-from starpullm.probe.probe_schedules import ProbeSchedule
+from starpullm.probe.probe_schedules import REFERENCE, REPEATED, ProbeSchedule
 from starpullm.probe.program_runs import ProgramRuns, TimeLimits
 from starpullm.probe.program_tasks import TaskFlow, counted
 from starpullm.probe.recorded import RecordedRun
@@ -206,7 +206,8 @@ class _Judge:
             for rank, comparison in compared.items():
                 flows = one.flows[rank], two.flows[rank]
                 self.seen.add_comparison(rank, comparison)
-                found = [*comparison.findings, *self.seen.other_output(one, two)]
+                found = self._without_addresses(flows[0], comparison.findings, first, second)
+                found += self.seen.other_output(one, two)
                 self.seen.findings += explain_poison(*flows, found, read_access)
                 if all(have_ended_well):
                     self.seen.findings += of_unwritten(first.name, one.flows[rank])
@@ -251,14 +252,15 @@ class _Judge:
     ) -> Iterator[ProgramFinding]:
         """Yield what a comparison with the reference's flow means in a run of this kind, and what that shows."""
         name, other = run.schedule.name, run.flows[rank]
-        if run.schedule is probe_schedules.REPEATED and self._are_in_addresses(flow, comparison.findings):
-            yield from comparison.findings  # in any schedule they mean nothing
-        elif run.schedule is probe_schedules.REPEATED:
-            num_left_out = flow.num_tasks
+        if run.schedule is probe_schedules.REPEATED:
+            num_left_out, found = flow.num_tasks, comparison.findings
+            in_addresses = bool(found) and not self._without_addresses(flow, found, REFERENCE, REPEATED)
             if comparison.unsteady is not None:
-                self.seen.unsteady[rank] = comparison.unsteady.with_dependent_tasks(flow)
+                unsteady = comparison.unsteady.with_dependent_tasks(flow)
+                self.seen.unsteady[rank] = replace(unsteady, contents=unsteady.contents & (not in_addresses))
                 num_left_out = int(self.seen.unsteady[rank].contents.sum())
-            yield from (_unsteady(finding, num_left_out, flow.num_tasks) for finding in comparison.findings)
+            # Addresses mean nothing in any schedule.
+            yield from found if in_addresses else (_unsteady(one, num_left_out, flow.num_tasks) for one in found)
         else:
             yield from comparison.findings
             yield from changed_between(name, other)
@@ -267,18 +269,15 @@ class _Judge:
         if self.tolerance is not None:
             yield from beyond_tolerance(self.tolerance, flow, other, comparison, name)
 
-    def _are_in_addresses(self, flow: TaskFlow, findings: Sequence[ProgramFinding]) -> bool:
-        """Return whether two runs of one schedule differ in nothing but addresses of memory."""
-        first = first_of_each(findings)
-        if flow.is_nested or not 0 < len(first) <= MOST_FIRST_ELEMENTS:
-            return False
-        are_notes = all(
-            finding.kind is Fault.OUTPUT_DIFFERS
-            and with_first_element(finding, probe_schedules.REPEATED, self.runs.run_again).kind.is_note
-            for finding in first
-        )
+    def _without_addresses(
+        self, flow: TaskFlow, findings: Sequence[ProgramFinding], base: ProbeSchedule, schedule: ProbeSchedule
+    ) -> list[ProgramFinding]:
+        """Return findings about more than addresses of memory, as far as further runs of both schedules tell."""
+        first = [] if flow.is_nested else [one for one in first_of_each(findings) if one.kind is Fault.OUTPUT_DIFFERS]
+        again = [with_first_element(one, schedule, self.runs.run_again, base) for one in first[:MOST_FIRST_ELEMENTS]]
         self.runs.forget_runs_again()
-        return are_notes
+        left_out = [one.codelet for one in again if one.kind.is_note]
+        return [one for one in findings if one.kind is not Fault.OUTPUT_DIFFERS or one.codelet not in left_out]
 
     def _compared(self, run: RecordedRun, reference: RecordedRun) -> dict[int, RunComparison]:
         # Free orders have made no difference between two runs of the reference schedule: poison may be what makes one.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.probe.compare import compare
-from starpullm.probe.findings import Fault, ProgramFinding
+from starpullm.probe.findings import Fault, ProgramFinding, task_finding
 from starpullm.probe.first_difference import RunAgain
 from starpullm.probe.probe_schedules import waiting
 from starpullm.probe.program_tasks import TaskFlow
@@ -29,20 +29,31 @@ class Minimiser:
         self._runs = 0
 
     def minimised(self, finding: ProgramFinding, other: TaskFlow) -> ProgramFinding:
-        """Return a finding of another run with two tasks whose order is enough for it, if such are found."""
+        """Return a finding of another run with two tasks whose order is enough for it, if such are found.
+
+        If their order changes a handle that one of them doesn't declare, the finding is about that one.
+        """
         before, flow = self._runs, self._reference
         own = slice(flow.first[finding.task], flow.first[finding.task + 1])
         sources = flow.source[own][flow.handle[own] == finding.handle]
         writers = [flow.position(int(flow.log.task_of_access[source])) for source in sources[sources >= 0]]
         for task in (finding.task, *writers):
             pair = None if task is None else self._pair(finding, other, task)
-            if pair is not None and self._differs(finding, [pair[0]], pair[1]):
+            shown = None if pair is None else self._differs(finding, [pair[0]], pair[1])
+            if pair is not None and shown is not None:
                 text = (
                     f"other contents than in the reference schedule if {flow.name(pair[0])} waits for "
                     f"{flow.name(pair[1])}; found in {self._runs - before} more runs"
                 )
-                evidence = {"handle": finding.evidence["handle"], "evidence": text}
-                return replace(finding, evidence=evidence, suspects=(), schedule=waiting([pair[0]], pair[1]).name)
+                others = [task for task in pair if shown.handle not in flow.handle[flow.task == task]]
+                kind, sentence = Fault.UNDECLARED_WRITE, "writes data that it doesn't declare"
+                schedule, handle = waiting([pair[0]], pair[1]).name, shown.evidence["handle"]
+                if shown.kind is Fault.INPUT_CHANGED and len(others) == 1:
+                    handle = flow.handle_text(shown.handle)
+                    writer = task_finding(kind, schedule, flow, others[0], sentence, handle=handle, evidence=text)
+                    return replace(writer, handle=shown.handle, effect=shown)
+                evidence = {"handle": handle, "evidence": text}
+                return replace(shown, evidence=evidence, suspects=(), schedule=schedule, count=finding.count)
         return finding
 
     def _pair(self, finding: ProgramFinding, other: TaskFlow, pivot: int) -> tuple[int, int] | None:
@@ -66,17 +77,20 @@ class Minimiser:
         )
         return (pivot, int(ahead[count - 1])) if count else None
 
-    def _differs(self, finding: ProgramFinding, held: Sequence[int] | NDArray[np.int64], until: int) -> bool:
-        """Return whether the finding's task still has the difference if tasks wait for another one."""
+    def _differs(
+        self, finding: ProgramFinding, held: Sequence[int] | NDArray[np.int64], until: int
+    ) -> ProgramFinding | None:
+        """Return what differs of the finding's task if tasks wait for another one; an input that changed still does."""
         if self._runs == _MOST_RUNS:
-            return False
+            return None
         self._runs += 1
         flow = self._run_again(waiting(held, int(until)), "", finding)
         found = () if flow is None else compare(self._reference, flow, "").findings
-        return any(one.kind in MINIMISED and one.task == finding.task for one in found)
+        kinds = MINIMISED[MINIMISED.index(finding.kind) :]
+        return next((one for one in found if one.kind in kinds and one.task == finding.task), None)
 
 
-def _fewest(most: int, differs: Callable[[int], bool]) -> int:
+def _fewest(most: int, differs: Callable[[int], object]) -> int:
     """Return a count that makes a difference, although one less doesn't; 0 if the most makes none."""
     if most == 0 or not differs(most):
         return 0

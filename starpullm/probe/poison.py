@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from starpullm.files import probe_log
 from starpullm.probe.compare import compare
 from starpullm.probe.findings import Fault, ProgramFinding, finding_of
-from starpullm.probe.first_difference import RunAgain, with_first_element
+from starpullm.probe.first_difference import RunAgain
 from starpullm.probe.probe_schedules import POISONED
 from starpullm.probe.program_tasks import TaskFlow
 
@@ -27,7 +27,6 @@ class ReadAccess:
     def __init__(self, run_again: RunAgain) -> None:
         self._run_again = run_again
         self._known: dict[str, int | None] = {}  # by codelet: which of a task's accesses; None: none of them
-        self._in_addresses: dict[str, bool] = {}  # by codelet
 
     def of(self, flow: TaskFlow, finding: ProgramFinding, suspects: list[int], is_certain: bool) -> int | None:
         """Return one of the accesses of a finding's task; None if it isn't `is_certain` that it uses one of them."""
@@ -40,16 +39,6 @@ class ReadAccess:
             self._known[finding.codelet] = next(found, suspects[0] - first if suspects and is_certain else None)
         position = self._known[finding.codelet]
         return None if position is None else first + position
-
-    def is_in_addresses(self, flow: TaskFlow, finding: ProgramFinding) -> bool:
-        """Return whether the contents that a task left differ in addresses alone, whatever the poison."""
-        known, name = self._in_addresses, finding.codelet
-        if finding.kind is not Fault.OUTPUT_DIFFERS or flow.is_nested:
-            return False
-        if name not in known and len(known) < _MOST_CODELETS:
-            first, second = POISONED
-            known[name] = with_first_element(finding, second, self._run_again, first).kind.is_note
-        return known.get(name, False)
 
     def _is_used(self, flow: TaskFlow, finding: ProgramFinding, position: int) -> bool:
         schedule = replace(POISONED[0], other_poison=position + 1)
@@ -96,8 +85,6 @@ def _explained(
     flow: TaskFlow, finding: ProgramFinding, left: list[int], read_access: ReadAccess
 ) -> ProgramFinding | None:
     """Return what a task has used, of its own or of another one."""
-    if read_access.is_in_addresses(flow, finding):
-        return None
     own = np.arange(flow.first[finding.task], flow.first[finding.task + 1])
     suspects = own[_is_filled(flow)[own]]
     writer = _writer(flow, finding.task, left)

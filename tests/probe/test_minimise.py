@@ -45,8 +45,14 @@ def test_a_pair_of_tasks_shares_what_they_do_not_declare(compiled: Compile) -> N
     assert (again.name, again.held, again.until) == (finding.schedule, (held,), until)
 
 
-def test_the_task_that_overwrites_may_be_one_of_the_pair(scenarios: Path) -> None:
+def test_the_task_that_writes_is_named_and_not_its_victims(scenarios: Path) -> None:
     """An undeclared write (task 6) is harmless before task 7, and not behind it: the reader's order means nothing."""
     result = probe([str(scenarios), "overwritten_undeclared"], runs=6)
-    pairs = [finding.schedule for finding in result.findings if " waits for task " in finding.schedule]
-    assert pairs == ["reference schedule, task 6 waits for task 7"], result.lines()
+    lines = "\n".join(result.lines())
+    (finding,) = result.findings
+    assert (finding.kind, finding.codelet, finding.task) == (Fault.UNDECLARED_WRITE, "write_neighbour", 6), lines
+    assert finding.schedule == "reference schedule, task 6 waits for task 7", lines
+    assert finding.evidence["handle"].startswith("1: 64 × 8 bytes, registered in "), lines
+    assert finding.effect is not None
+    assert finding.effect.kind is Fault.INPUT_CHANGED, lines
+    assert not result.is_only_untrue

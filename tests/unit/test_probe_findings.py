@@ -308,6 +308,28 @@ def test_a_cause_comes_before_its_effects_which_are_no_findings() -> None:
     assert verdict([first]).startswith("differs: results depend on the schedule")
 
 
+def test_an_access_that_is_read_though_declared_written_is_one_finding() -> None:
+    left = [finding(Fault.NOT_WRITTEN, codelet="keep", handle=handle) for handle in (5, 6)]
+    read = finding(Fault.WRITTEN_READ, codelet="keep", handle=5)
+    assert [(one.kind, one.handle, one.effect) for one in first_of_each([*left, read])] == [
+        (Fault.WRITTEN_READ, 5, left[0]),
+        (Fault.NOT_WRITTEN, 6, None),
+    ]
+
+
+def test_what_ran_beside_an_undeclared_write_to_its_handle_is_no_finding(tmp_path: Path) -> None:
+    """Others stay findings, those with a pair of tasks first."""
+    flows = {-1: flow(tmp_path / "a", FILL, ADD, READ)}
+    write = finding(Fault.UNDECLARED_WRITE, codelet="lie", where="lie (task 9)", handle=1)
+    victim, other = (
+        finding(Fault.OUTPUT_DIFFERS, codelet=codelet, task=task, suspects=("fill (task 0)", "lie (task 9)"))
+        for task, codelet in ((2, "read"), (1, "add"))
+    )
+    minimised = finding(Fault.OUTPUT_DIFFERS, codelet="share", task=1)
+    found = first_of_each([victim, other, minimised, write], flows)
+    assert [(one.codelet, one.effect) for one in found] == [("lie", victim), ("share", None), ("add", None)]
+
+
 FRAMES = "\t0x1004\t0x1000\tcopy\t/no/libc.so.6\t0x2009\t0x2000\tupdate\t/no/heat"
 
 
