@@ -113,10 +113,10 @@ class Example:
         root = SOURCE / self.folder.relative_to(BUILD)
         found = []
         for name in run.stdout.split():
-            path = Path(os.path.normpath(root / name))
+            path = Path(os.path.normpath(root / name)).with_suffix(".c")
             # An object of a target with flags of its own is called TARGET-SOURCE.o.
-            plain = path.name.removeprefix(f"{self.path.name}-")
-            found.append(path.with_name(plain).with_suffix(".c"))
+            plain = path.with_name(path.name.removeprefix(f"{self.path.name}-"))
+            found.append(path if path.is_file() else plain)
         return [path for path in found if path.is_file()]
 
 

@@ -65,13 +65,16 @@ class Copy:
         include = [*self.include_roots, SOURCE / "include", SOURCE / "mpi/include", BUILD / "include"]
         include += [BUILD / "src/common", SOURCE / "src"]
         command = ["mpicc" if example.ranks else "cc", "-O1", "-w", "-fopenmp", "-DHAVE_CONFIG_H", "-o", str(program)]
-        command += [*map(str, self.sources(example)), *(f"-I{folder}" for folder in include)]
+        sources = self.sources(example)
+        include += {source.parent for source in sources}
+        command += [*map(str, sources), *(f"-I{folder}" for folder in include)]
         command += [f"-L{self._prefix}/lib", f"-Wl,-rpath,{self._prefix}/lib", "-lstarpu-1.4"]
         if example.ranks:
             command.append("-lstarpumpi-1.4")
         command += ["-lblas", "-lnuma", "-lm", "-lpthread"]
-        if "define STARPU_USE_OPENCL" in (BUILD / "include" / "starpu_config.h").read_text():
-            command.append("-lOpenCL")
+        config = (BUILD / "include" / "starpu_config.h").read_text() + (BUILD / "src/common/config.h").read_text()
+        libraries = {"STARPU_USE_OPENCL": "-lOpenCL", "STARPU_HAVE_X11": "-lX11"}
+        command += [library for name, library in libraries.items() if f"define {name} " in config]
         run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         return "" if run.returncode == 0 else run.stderr
 
