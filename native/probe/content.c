@@ -226,6 +226,32 @@ bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, c
     return true;
 }
 
+void *content_fetch(starpu_data_handle_t handle, void *interface, unsigned node)
+{
+    const struct starpu_data_interface_ops *methods = starpu_data_get_interface_ops(handle);
+    struct layout layout;
+    /* Copies of an interface of n dimensions share its strides. An address is that of memory of the CPUs. */
+    if (methods->interfaceid == STARPU_NDIM_INTERFACE_ID ||
+        !content_layout((int)methods->interfaceid, interface, &layout) || layout.address != 0)
+        return NULL;
+    void *copy = malloc(methods->interface_size);
+    STARPU_ASSERT_MSG(copy, "starpullm's probe: no memory");
+    memcpy(copy, interface, methods->interface_size);
+    if (methods->allocate_data_on_node(copy, STARPU_MAIN_RAM) >= 0) {
+        methods->copy_methods->any_to_any(interface, node, copy, STARPU_MAIN_RAM, NULL);
+        return copy;
+    }
+    free(copy);
+    return NULL;
+}
+
+void content_release(starpu_data_handle_t handle, void *copy)
+{
+    if (copy)
+        starpu_data_get_interface_ops(handle)->free_data_on_node(copy, STARPU_MAIN_RAM);
+    free(copy);
+}
+
 static void copy_run(void *state, char *row, size_t bytes)
 {
     char **to = state;

@@ -37,6 +37,10 @@ typedef void content_translate(char *elements, size_t bytes, size_t element_byte
 bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, content_translate *translate,
                   uint64_t *hash);
 
+/* A copy in main memory of what a dense interface of at most four dimensions has on a device; NULL of others. */
+void *content_fetch(starpu_data_handle_t handle, void *interface, unsigned node);
+void content_release(starpu_data_handle_t handle, void *copy);
+
 /* Writes the elements, in the order in which they are hashed, to a file from an offset on; 0 or an errno. */
 int content_write(const struct layout *layout, int file, uint64_t offset);
 

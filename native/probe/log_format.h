@@ -78,7 +78,7 @@ struct probe_task {
     /* XXH3 of the bytes at cl_arg, or of cl_arg if they can't be read; 0: their number isn't known. */
     uint64_t arguments;
     uint32_t stack;           /* of the submission, a line of the file `stacks`; 0: not known */
-    uint32_t implementations; /* of the codelet, for CPUs: a bit each */
+    uint32_t implementations; /* of the codelet: a bit each, those for devices from PROBE_ON_DEVICE on */
     uint32_t submitter;       /* the task that has submitted it, by number plus one; 0: none */
     uint32_t unused[3];
 };
@@ -95,6 +95,9 @@ struct probe_access {
     uint32_t unused;
 };
 
+/* Added to the number of an implementation for devices. */
+#define PROBE_ON_DEVICE 16
+
 enum probe_event_kind { PROBE_READY = 1, PROBE_START, PROBE_END };
 
 struct probe_event {
@@ -106,7 +109,8 @@ struct probe_event {
     uint32_t unused;
 };
 
-enum probe_hash_time { PROBE_BEFORE = 1, PROBE_AFTER };
+/* RETURNED: before the probe has waited for the task's device. */
+enum probe_hash_time { PROBE_BEFORE = 1, PROBE_AFTER, PROBE_RETURNED };
 
 /* Added to `poison_left`: there was something else than zeros before the poison that a task has left. */
 #define PROBE_WAS_FILLED (UINT64_C(1) << 63)

@@ -1,6 +1,7 @@
 /* The scheduling policy: it takes ready tasks in the order of submission, or in an order that follows from a seed,
  * delays them by request, and records them. StarPU loads it by STARPU_SCHED_LIB and STARPU_SCHED=probe. */
 #include <dlfcn.h>
+#include <limits.h>
 #include <link.h>
 #include <pthread.h>
 #include <starpu.h>
@@ -38,6 +39,7 @@ static const uint64_t rest_us = 1000;        /* of a worker that may run no task
 /* If nothing has run for so long, what is held may be what the awaited task waits for. */
 static const uint64_t stall_ns = 1000000000;
 static _Atomic int num_running;
+static _Atomic int num_taken[2]; /* tasks that CPUs and devices have */
 static _Atomic uint64_t last_end;
 
 /* SplitMix64 of a seed and a task's number: the same in every run, whatever the threads do. */
@@ -66,6 +68,11 @@ static void deinit(unsigned id)
     free(context->ready.heap);
     free(context);
     num_contexts--;
+}
+
+static bool is_device(unsigned worker)
+{
+    return starpu_worker_get_type((int)worker) == STARPU_OPENCL_WORKER;
 }
 
 static bool is_restricted(const struct starpu_task *task)
@@ -136,12 +143,13 @@ static int push(struct starpu_task *task)
 
 struct candidate {
     unsigned context, worker;
-    unsigned rank; /* how many of the context's workers come before */
+    bool is_device;
+    unsigned rank; /* how many of the context's workers of its kind come before */
 };
 
-/* How many of a context's workers come before one, in the order of the settings; with a task, of those that can run it.
- */
-static unsigned workers_before(unsigned context, unsigned worker, struct starpu_task *task)
+/* How many of a context's workers of a kind come before one, in the order of the settings; UINT_MAX: how many there
+ * are. With a task, of those that can run it. */
+static unsigned workers_before(unsigned context, bool device, unsigned worker, struct starpu_task *task)
 {
     struct starpu_worker_collection *workers = starpu_sched_ctx_get_worker_collection(context);
     struct starpu_sched_ctx_iterator iterator;
@@ -149,8 +157,9 @@ static unsigned workers_before(unsigned context, unsigned worker, struct starpu_
     workers->init_iterator(workers, &iterator);
     while (workers->has_next(workers, &iterator)) {
         const unsigned other = (unsigned)workers->get_next(workers, &iterator);
-        const bool is_before = settings->from_last ? other > worker : other < worker;
-        before += is_before && (!task || starpu_worker_can_execute_task_first_impl(other, task, NULL));
+        const bool is_before = worker == UINT_MAX || (settings->from_last ? other > worker : other < worker);
+        before += is_before && is_device(other) == device &&
+                  (!task || starpu_worker_can_execute_task_first_impl(other, task, NULL));
     }
     return before;
 }
@@ -176,6 +185,15 @@ static bool is_held(const struct starpu_task *task)
     return !has_stalled;
 }
 
+/* A task that both kinds of worker can run goes to the one that follows from the seed, in the reference schedule to a
+ * CPU. */
+static bool is_for_other_kind(struct starpu_task *task, const struct candidate *candidate)
+{
+    const uint64_t random = mix(settings->seed ^ 0xe7037ed1a0b428db, task_number(task));
+    const bool device = settings->seed != 0 && !is_bound_to_first(task) && (random & 1) != 0;
+    return device != candidate->is_device && workers_before(candidate->context, device, UINT_MAX, task) > 0;
+}
+
 /* A task may run on the first `max_workers` workers that can run it, so that one worker always may. */
 static bool may_run(struct starpu_task *task, const void *state)
 {
@@ -184,11 +202,14 @@ static bool may_run(struct starpu_task *task, const void *state)
         return false;
     if (!starpu_worker_can_execute_task_first_impl(candidate->worker, task, NULL))
         return false;
+    if (starpu_opencl_worker_get_count() > 0 && is_for_other_kind(task, candidate))
+        return false;
     if (is_bound_to_first(task))
-        return workers_before(candidate->context, candidate->worker, task) == 0;
+        return workers_before(candidate->context, candidate->is_device, candidate->worker, task) == 0;
     if (settings->max_workers == 0 || candidate->rank < settings->max_workers)
         return true;
-    return is_restricted(task) && workers_before(candidate->context, candidate->worker, task) < settings->max_workers;
+    return is_restricted(task) &&
+           workers_before(candidate->context, candidate->is_device, candidate->worker, task) < settings->max_workers;
 }
 
 /* An idle worker of StarPU's polls. One that may run hardly any task would take a core from those that may. */
@@ -203,15 +224,18 @@ static struct starpu_task *pop(unsigned id)
 {
     struct context *context = starpu_sched_ctx_get_policy_data(id);
     const unsigned worker = (unsigned)starpu_worker_get_id_check();
-    const struct candidate candidate = {id, worker, workers_before(id, worker, NULL)};
+    const bool device = is_device(worker);
+    const struct candidate candidate = {id, worker, device, workers_before(id, device, worker, NULL)};
     const bool is_extra = settings->max_workers > 0 && candidate.rank >= settings->max_workers;
     struct starpu_task *task = NULL;
     unsigned mask; /* of implementations */
     pthread_mutex_lock(&context->lock);
-    if (!is_extra || context->restricted > 0)
+    if ((!is_extra || context->restricted > 0) && (settings->max_workers != 1 || num_taken[!device] <= 0))
         task = ready_pop(&context->ready, may_run, &candidate);
-    if (task)
+    if (task) {
         context->restricted -= is_restricted(task);
+        num_taken[device]++;
+    }
     pthread_mutex_unlock(&context->lock);
     if (!task && is_extra)
         rest();
@@ -265,6 +289,7 @@ static void post_exec(struct starpu_task *task, unsigned id)
     recorder_ended(task);
     last_end = now_ns();
     num_running--;
+    num_taken[starpu_worker_get_id() >= 0 && is_device((unsigned)starpu_worker_get_id())]--;
     num_ended++;
     num_unfinished--;
 }
@@ -295,7 +320,7 @@ static void describe_starpu(const int version[3])
     if (file) {
         dladdr((void *)starpu_init, &library);
         fprintf(file, "%d.%d.%d\n%s\n%u\n", version[0], version[1], version[2], library.dli_fname,
-                starpu_worker_get_count());
+                starpu_cpu_worker_get_count());
         for (char **variable = environ; *variable; variable++)
             if (strncmp(*variable, "STARPU_", 7) == 0 || strncmp(*variable, "HWLOC_", 6) == 0)
                 fprintf(file, "%s\n", *variable);

@@ -2,6 +2,7 @@
 #include "recorder.h"
 
 #define XXH_INLINE_ALL
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -117,6 +118,7 @@ starpu_prof_tool_library_register(starpu_prof_tool_entry_register_func add, star
 {
     (void)remove;
     add(starpu_prof_tool_event_start_cpu_exec, start_function, starpu_prof_tool_command_reg);
+    add(starpu_prof_tool_event_start_gpu_exec, start_function, starpu_prof_tool_command_reg);
 }
 
 __attribute__((destructor)) static void end_log(void)
@@ -314,7 +316,9 @@ static void append_task(struct starpu_task *task, uint32_t flags, uint32_t submi
         .submitter = submitter,
     };
     for (int i = 0; task->cl && i < STARPU_MAXIMPLEMENTATIONS; i++)
-        record.implementations |= (uint32_t)(task->cl->cpu_funcs[i] != NULL) << i;
+        record.implementations |= (uint32_t)(task->cl->cpu_funcs[i] != NULL) << i |
+                                  (uint32_t)(task->cl->opencl_funcs[i] != NULL && starpu_opencl_worker_get_count() > 0)
+                                      << (PROBE_ON_DEVICE + i);
     for (unsigned i = 0; i < num_accesses; i++) {
         const bool is_ordered = has_mark(task, MARK_ORDERED) && is_sum(task, i);
         struct probe_access access = {
@@ -352,6 +356,12 @@ void recorder_submitted(struct starpu_task *task)
         order_sums(task);
 }
 
+/* Only memory of CPUs can be read from here. */
+static bool is_in_memory(unsigned node)
+{
+    return starpu_node_get_kind(node) == STARPU_CPU_RAM;
+}
+
 static void append_event(struct starpu_task *task, uint32_t kind)
 {
     const int worker = starpu_worker_get_id();
@@ -361,6 +371,8 @@ static void append_event(struct starpu_task *task, uint32_t kind)
         .worker = kind == PROBE_READY ? -1 : worker,
         .implementation = kind == PROBE_START ? starpu_task_get_implementation(task) : 0,
     };
+    if (kind == PROBE_START && worker >= 0 && !is_in_memory(starpu_worker_get_memory_node((unsigned)worker)))
+        event.implementation += PROBE_ON_DEVICE;
     pthread_mutex_lock(&lock);
     event.time_ns = now_ns();
     if (record_to)
@@ -373,16 +385,10 @@ void recorder_ready(struct starpu_task *task)
     append_event(task, PROBE_READY);
 }
 
-/* Only memory of CPUs can be read from here. */
-static bool is_in_memory(unsigned node)
-{
-    return starpu_node_get_kind(node) == STARPU_CPU_RAM;
-}
-
 /* Contributions to a reduction and scratch memory are a worker's own. */
-static bool can_read(enum starpu_data_access_mode mode, unsigned node)
+static bool can_read(enum starpu_data_access_mode mode)
 {
-    return (mode & (STARPU_SCRATCH | STARPU_REDUX)) == 0 && is_in_memory(node);
+    return (mode & (STARPU_SCRATCH | STARPU_REDUX)) == 0;
 }
 
 static bool only_writes(enum starpu_data_access_mode mode)
@@ -401,15 +407,15 @@ static unsigned other_variants(struct starpu_task *task, unsigned access)
     return variants;
 }
 
-static void hash_access(struct starpu_task *task, unsigned access, enum probe_hash_time when, unsigned node)
+static void hash_interface(struct starpu_task *task, unsigned access, enum probe_hash_time when, unsigned node,
+                           void *interface)
 {
     const starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, access);
     const struct known *known = known_of(handle);
-    void *interface = interface_of(task, access);
     struct probe_hash record = {.task = task_number(task), .access = access, .time = when};
-    const bool has_poison = settings.poison != POISON_NONE && record_to;
+    const bool has_poison = settings.poison != POISON_NONE && record_to && is_in_memory(node);
     const unsigned others = has_poison && when == PROBE_AFTER ? other_variants(task, access) : 0;
-    if (!interface || !content_hash(handle, interface, node, poison_translation(others), &record.hash))
+    if (!content_hash(handle, interface, node, poison_translation(others), &record.hash))
         return;
     if (has_poison && when == PROBE_BEFORE)
         variants_before |= poison_find(handle, interface, ALL_VARIANTS, &record.poison_left);
@@ -424,6 +430,17 @@ static void hash_access(struct starpu_task *task, unsigned access, enum probe_ha
     pthread_mutex_unlock(&lock);
     if (has_mark(task, MARK_KEPT))
         keep_contents(handle, interface, record.hash);
+}
+
+static void hash_access(struct starpu_task *task, unsigned access, enum probe_hash_time when, unsigned node)
+{
+    const starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, access);
+    void *there = interface_of(task, access);
+    void *interface = !there || is_in_memory(node) ? there : content_fetch(handle, there, node);
+    if (interface)
+        hash_interface(task, access, when, node, interface);
+    if (interface != there)
+        content_release(handle, interface);
 }
 
 /* Whether another entry of the task has the same memory: the same handle, or one that a program has registered for the
@@ -488,7 +505,7 @@ static void look_before(struct starpu_task *task, unsigned node)
     variants_before = 0;
     for (unsigned i = 0; i < num_accesses; i++) {
         const enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
-        if (!can_read(mode, node))
+        if (!can_read(mode))
             continue;
         clear_new(STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i), mode);
         if (settings.hash && (mode & STARPU_R) != 0)
@@ -501,6 +518,7 @@ static void look_before(struct starpu_task *task, unsigned node)
 
 static void watch(struct starpu_task *task)
 {
+    const bool is_near = is_in_memory(starpu_worker_get_memory_node((unsigned)starpu_worker_get_id_check()));
     unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task), count = 0;
     struct declared *list = calloc(num_accesses + 1, sizeof *list);
     STARPU_ASSERT_MSG(list, "starpullm's probe: no memory");
@@ -512,7 +530,7 @@ static void watch(struct starpu_task *task)
         if (id == STARPU_VOID_INTERFACE_ID)
             continue;
         list[count].handle = number_of(handle);
-        list[count].is_plain = interface && content_layout(id, interface, &list[count].layout);
+        list[count].is_plain = interface && is_near && content_layout(id, interface, &list[count].layout);
         list[count].is_shared = (mode & (STARPU_SCRATCH | STARPU_REDUX)) == 0;
         list[count++].writes = (mode & STARPU_W) != 0;
     }
@@ -540,25 +558,43 @@ void recorder_started(struct starpu_task *task)
 /* An access whose order is free has been released before this hook, so another task may be changing its data. Where
  * sequential consistency is off, the program may have ordered its tasks otherwise. Both are looked at when one task
  * runs at a time. */
-static void look_after(struct starpu_task *task, unsigned node)
+static void look_after(struct starpu_task *task, enum probe_hash_time when, unsigned node)
 {
     const unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
         const enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
         const bool may_commute = (mode & STARPU_COMMUTE) != 0 && !has_mark(task, MARK_ORDERED);
         const bool is_its_own = settings.max_workers == 1 || (!may_commute && !has_no_order(task, i));
-        if (can_read(mode, node) && is_its_own)
-            hash_access(task, i, PROBE_AFTER, node);
+        if (can_read(mode) && is_its_own)
+            hash_access(task, i, when, node);
     }
+}
+
+/* Waits for what is in the queue that StarPU gives to tasks. OpenCL is there where StarPU uses it. */
+static void wait_for_device(int device)
+{
+    void *queue, (*get_queue)(int, void **);
+    int (*finish)(void *);
+    *(void **)&get_queue = dlsym(RTLD_DEFAULT, "starpu_opencl_get_queue");
+    *(void **)&finish = dlsym(RTLD_DEFAULT, "clFinish");
+    if (!get_queue || !finish)
+        return;
+    get_queue(device, &queue);
+    finish(queue);
 }
 
 void recorder_ended(struct starpu_task *task)
 {
     const int worker = starpu_worker_get_id();
+    const unsigned node = worker >= 0 ? starpu_worker_get_memory_node((unsigned)worker) : STARPU_MAIN_RAM;
     if (settings.watch)
         undeclared_end();
+    if (settings.hash && !is_in_memory(node)) {
+        look_after(task, PROBE_RETURNED, node);
+        wait_for_device(starpu_worker_get_devid(worker));
+    }
     if (worker >= 0 && settings.hash)
-        look_after(task, starpu_worker_get_memory_node((unsigned)worker));
+        look_after(task, PROBE_AFTER, node);
     append_event(task, PROBE_END);
     set_started(task, false);
     crash_task(UINT64_MAX);

@@ -54,6 +54,7 @@ _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPAR
     default="free",
     help="Order of accesses with REDUX and COMMUTE: any, or that of submission, to compare bits.",
 )
+@options.devices
 @click.option("--expect-status", type=int, default=0, metavar="N", help="With which PROGRAM ends if all is well.")
 @click.option("--no-poison", is_flag=True, help="Leave out the runs with poison.")
 @click.option(
@@ -89,7 +90,7 @@ def command(
     refuse_ranks("PROGRAM may be the launcher of ranks")
     whole = (program, *arguments)
     if replay is not None:
-        chosen = {name: settings[name] for name in ("workers", "sums")}
+        chosen = {name: settings[name] for name in ("workers", "sums", "devices")}
         sys.exit(replay_program(whole, replay, **chosen, wrapper=shlex.split(wrapper)))
     with progress_bar(hidden=as_json) as progress:
         bar = progress.add_task("probe", total=runs + NUM_STANDARD_RUNS - 2 * no_poison)

@@ -45,7 +45,9 @@ NO_ORDER, ORDERED = 1, 2
 READY, START, END = 1, 2, 3
 WAS_FILLED = 1 << 63
 """Of a hash's ``poison_left``: there was something else than zeros where a task has left poison."""
-BEFORE, AFTER = 1, 2
+BEFORE, AFTER, RETURNED = 1, 2, 3
+ON_DEVICE = 16
+"""Added to the number of an implementation for devices."""
 
 ENDED_BY_ITSELF, ENDED_BY_SIGNAL = 1, 2
 """Of the header's ``ended``; 0 if the process was ended without a word."""

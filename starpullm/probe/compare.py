@@ -67,12 +67,13 @@ def compare_ranks(
     unsteady: Mapping[int, Unsteady] | None = None,
     *,
     is_same_order: bool = False,
+    bounds_devices: bool = False,
 ) -> dict[int, RunComparison]:
     """Compare the tasks of each rank with the same rank's in another run, in which the same ranks recorded.
 
     A difference that a rank has received is told by its hashes: a task of another rank left the same contents, in both
     runs. Nothing is said of ``unsteady`` contents. With ``is_same_order``, a free order explains nothing if such tasks
-    ran in the same one.
+    ran in the same one. With ``bounds_devices``, other contents by another kind of worker are tolerated.
     """
     results: dict[int, RunComparison] = {}
     pairs: dict[int, _Pairs] = {}
@@ -81,7 +82,8 @@ def compare_ranks(
         if mismatch is not None:
             results[rank] = RunComparison(findings=(mismatch,))
         else:
-            pairs[rank] = _Pairs(flow, other[rank], None if unsteady is None else unsteady.get(rank), is_same_order)
+            unsteady_contents = None if unsteady is None else unsteady.get(rank)
+            pairs[rank] = _Pairs(flow, other[rank], unsteady_contents, is_same_order, bounds_devices)
     explained = _explain_ranks(pairs, schedule)
     return results | {rank: pairs[rank].comparison(explanation) for rank, explanation in explained.items()}
 
@@ -199,8 +201,11 @@ def _ran_in_same_order(one: TaskFlow, two: TaskFlow) -> bool:
 class _Pairs:
     """The accesses of two runs with the same tasks, side by side."""
 
-    def __init__(self, reference: TaskFlow, other: TaskFlow, unsteady: Unsteady | None, is_same_order: bool) -> None:
+    def __init__(
+        self, reference: TaskFlow, other: TaskFlow, unsteady: Unsteady | None, is_same_order: bool, bounds_devices: bool
+    ) -> None:
         self.reference, self.other = reference, other
+        self.is_of_kind = (reference.ran_on_device != other.ran_on_device) & bounds_devices
         self.is_same_order = is_same_order and _ran_in_same_order(reference, other)
         before, after = ([(flow.before, flow.after)[which] for flow in (reference, other)] for which in (0, 1))
         none = np.zeros(reference.num_tasks, bool)
@@ -273,8 +278,8 @@ class _Pairs:
                 if is_free:
                     tolerated.add(task)
             elif self.output_differs[access] and not has_other_input[task]:
-                finding = self._output(schedule, access, cause)
-                if finding is None and cause is _Cause.FREE:
+                finding = None if self.is_of_kind[task] else self._output(schedule, access, cause)
+                if finding is None and (cause is _Cause.FREE or self.is_of_kind[task]):
                     tolerated.add(task)
             if finding is not None and task not in findings:
                 findings[task] = finding
@@ -318,7 +323,9 @@ class _Pairs:
             there, here = (flow.log.of_tasks("implementation", probe_log.START)[flow.tasks[task]] for flow in flows)
             sentence = "reads data that it doesn't declare"
             if here != there:
-                sentence = f"gives other results by its implementation {here} for CPUs than by {there}"
+                first = probe_log.ON_DEVICE
+                names = [f"{n % first} for {'devices' if n >= first else 'CPUs'}" for n in (here, there)]
+                sentence = f"gives other results by its implementation {names[0]} than by {names[1]}"
             return finding_of(
                 Fault.OUTPUT_DIFFERS,
                 schedule,

@@ -21,6 +21,7 @@ class Fault(StrEnum):
     SCRATCH_READ = "scratch memory read, but not written"
     NOT_WRITTEN = "declared written, but nothing was"
     PARTLY_WRITTEN = "declared written, but not all of it was"
+    NOT_WAITED = "device not waited for"
     OUTPUT_DIFFERS = "differs"
     CHANGED_BETWEEN = "changed without a declared writer"
     INPUT_CHANGED = "input changed"

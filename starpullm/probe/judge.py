@@ -21,11 +21,11 @@ from starpullm.probe.observations import Observations
 from starpullm.probe.order import broken_order
 from starpullm.probe.poison import ReadAccess, explain_poison, of_unwritten
 from starpullm.probe.probe_result import ProbeResult
-from starpullm.probe.probe_schedules import REFERENCE, REPEATED, ProbeSchedule
+from starpullm.probe.probe_schedules import REFERENCE, REPEATED, ProbeSchedule, number_of_devices
 from starpullm.probe.program_runs import ProgramRuns, TimeLimits
 from starpullm.probe.program_tasks import TaskFlow, counted
 from starpullm.probe.recorded import RecordedRun
-from starpullm.probe.single_run_checks import changed_between
+from starpullm.probe.single_run_checks import changed_between, not_waited_for, written_though_read
 from starpullm.probe.surroundings import check_arguments, no_input
 from starpullm.probe.tolerance import beyond_tolerance
 
@@ -52,6 +52,7 @@ def probe_program(
     tolerance: str | None = None,
     tolerance_type: str | None = None,
     sums: str = "free",
+    devices: int | str = 0,
     poison: bool = True,
     keep: Path | None = None,
     intended: Path | None = None,
@@ -81,6 +82,8 @@ def probe_program(
         ``"double"``, or ``"by-size"``: float of 4 bytes and double of 8. Without them, such contents may be anything.
     sums
         ``"ordered"``: accesses whose order is free (COMMUTE, REDUX) come in the order of submission.
+    devices
+        OpenCL devices of which perturbed schedules draw the tasks, or ``"all"``.
     poison
         Whether to run with poison in what tasks declare as written only.
     keep
@@ -109,12 +112,13 @@ def probe_program(
         raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected more than 0 seconds")
     check_arguments(command)
     bound = parse_tolerance(tolerance, tolerance_type)
+    num_devices = number_of_devices(devices)
     known = read_intended(intended) if intended else ()
     with _folder_of_logs(keep) as directory:
         contents = probe_schedules.KEEP_FROM_FREE if bound is not None else ""
         limits, is_ordered = TimeLimits(time_limit), sums == "ordered"
         program = ProgramRuns(
-            tuple(command), workers, directory, limits, progress, contents, keep is not None, is_ordered
+            tuple(command), workers, directory, limits, progress, contents, keep is not None, is_ordered, num_devices
         )
         judge = _Judge(program, bound, Observations(statuses=frozenset({expect_status})))
         with judge.runs.run(probe_schedules.REFERENCE) as reference:
@@ -263,6 +267,8 @@ class _Judge:
             yield from found if in_addresses else (_unsteady(one, num_left_out, flow.num_tasks) for one in found)
         else:
             yield from comparison.findings
+            yield from written_though_read(name, other, is_serial=False)
+            yield from not_waited_for(name, other)
             yield from changed_between(name, other)
             yield from () if other.is_nested else broken_order(name, other)
             self.seen.flows[name, rank] = other
@@ -282,8 +288,8 @@ class _Judge:
     def _compared(self, run: RecordedRun, reference: RecordedRun) -> dict[int, RunComparison]:
         # Free orders have made no difference between two runs of the reference schedule: poison may be what makes one.
         is_same_order = run.schedule in probe_schedules.POISONED and self.seen.totals["tolerated"] == 0
-        name = run.schedule.name
-        return compare_ranks(reference.flows, run.flows, name, self.seen.unsteady, is_same_order=is_same_order)
+        free = {"is_same_order": is_same_order, "bounds_devices": self.tolerance is not None}
+        return compare_ranks(reference.flows, run.flows, run.schedule.name, self.seen.unsteady, **free)
 
 
 def _unsteady(finding: ProgramFinding, num_left_out: int, num_tasks: int) -> ProgramFinding:

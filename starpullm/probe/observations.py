@@ -109,7 +109,8 @@ class Observations:
     def tolerated_contents(self) -> str:
         """Return what is said of contents that differ because of a free order."""
         contents = f"{counted(self.totals['tolerated'], 'content')} of {listed(sorted(self.tolerated_handles))}"
-        return f"{contents}, whose order is free (REDUX, COMMUTE, or no sequential consistency),"
+        by_device = " or that a device computed" * any(flow.ran_on_device.any() for flow in self.flows.values())
+        return f"{contents}, whose order is free (REDUX, COMMUTE, or no sequential consistency){by_device},"
 
     def unseen(self, *, is_bounded: bool = False) -> Iterator[str]:
         """Yield what wasn't seen of the program, about which nothing is said therefore; bounded differences are."""

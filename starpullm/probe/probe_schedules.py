@@ -9,6 +9,8 @@ from enum import IntEnum
 from pathlib import Path
 
 from starpullm.binding.library import find_probe
+from starpullm.errors import InvalidArgumentError
+from starpullm.machine import machine_in_child
 
 _SETTLE_MS = 1500
 """All waits for the program to submit more, together."""
@@ -40,7 +42,8 @@ class ProbeSchedule:
     before. If ``watched``, contents aren't looked at, but accesses that tasks don't declare. Tasks that are ``held``
     wait until the task ``until`` starts. Sums, whose order is free by their access modes, are ``ordered`` as they were
     submitted. If it is ``prompt``, a thread that submits a ready task waits until it has run, in all `PROMPT_MS`;
-    otherwise submitted tasks pile up.
+    otherwise submitted tasks pile up. A perturbed schedule draws which tasks run on OpenCL's ``devices``; in others
+    only those do that no CPU can run.
     """
 
     name: str
@@ -54,6 +57,7 @@ class ProbeSchedule:
     ordered: bool = False
     prompt: bool = False
     from_last: bool = False
+    devices: int = 0
     other_poison: int = 0
     """An access of the task whose contents are kept, by number plus one, that gets the other kind of poison."""
 
@@ -68,7 +72,7 @@ class ProbeSchedule:
         ``keep`` says whose contents are recorded, not only hashed: `KEEP_FROM_FREE`, or the number of one task.
         """
         variables = (
-            machine_variables(num_workers)
+            machine_variables(num_workers, self.devices)
             | _memory_variables()
             | {
                 # Open MPI's ranks on one machine then don't read each other's memory by a system call, which protected
@@ -107,21 +111,35 @@ class ProbeSchedule:
         return variables | {"STARPULLM_PROBE_PADDING": "-" * (_VARIABLES_BYTES - size)}
 
 
-def machine_variables(num_workers: int) -> dict[str, str]:
-    """Return the variables that give StarPU so many CPU workers, also on a machine with fewer cores."""
+def number_of_devices(asked: int | str) -> int:
+    """Return how many OpenCL devices are asked for, by number or as ``"all"``, if StarPU finds so many."""
+    found = 0 if str(asked) == "0" else len(machine_in_child()["devices"])
+    numbers = {str(number): number for number in range(found + 1)} | ({"all": found} if found else {})
+    if str(asked) not in numbers:
+        raise InvalidArgumentError(f"devices: found {found}, expected {asked}; starpullm doctor lists them")
+    return numbers[str(asked)]
+
+
+def machine_variables(num_workers: int, num_devices: int = 0) -> dict[str, str]:
+    """Return the variables that give StarPU so many CPU workers, also on a machine with fewer cores.
+
+    A device takes a core of its own, and runs one task at a time: the next one would start before it is looked at.
+    """
+    num_cores = num_workers + num_devices
     variables = {
         "STARPU_NCPU": str(num_workers),
         "STARPU_NCUDA": "0",
         "STARPU_NHIP": "0",
-        "STARPU_NOPENCL": "0",
+        "STARPU_NOPENCL": str(num_devices),
+        "STARPU_OPENCL_PIPELINE": "0",
         "STARPU_RESERVE_NCPU": "0",
         "STARPU_MAIN_THREAD_BIND": "0",
         "STARPU_WORKERS_NOBIND": "1",
         "STARPU_MPI_NOBIND": "1",
     }
-    if "HWLOC_SYNTHETIC" not in os.environ and (os.cpu_count() or 1) < num_workers:
+    if "HWLOC_SYNTHETIC" not in os.environ and (os.cpu_count() or 1) < num_cores:
         # With a package, as real machines have one: parallel workers are made by package.
-        variables["HWLOC_SYNTHETIC"] = f"package:1 core:{num_workers} pu:1"
+        variables["HWLOC_SYNTHETIC"] = f"package:1 core:{num_cores} pu:1"
     return variables
 
 

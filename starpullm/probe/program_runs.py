@@ -69,6 +69,7 @@ class ProgramRuns:
     contents: str = ""
     keeps_logs: bool = False
     ordered: bool = False
+    devices: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     again: int = 0
     """Runs for findings, which aren't in ``seconds``."""
@@ -120,7 +121,7 @@ class ProgramRuns:
 
     def _record(self, schedule: ProbeSchedule, folder: str, keep: str) -> RecordedRun:
         temporary = () if self.keeps_logs else (self.directory,)
-        as_asked = replace(schedule, ordered=self.ordered)
+        as_asked = replace(schedule, ordered=self.ordered, devices=self.devices)
         limit = self.limits.limit(schedule)
         try:
             run = record(self.command, as_asked, self.directory / folder, self.workers, limit, keep, temporary)
@@ -134,4 +135,5 @@ class ProgramRuns:
     def replay(self, schedule: str) -> str:
         """Return a command that runs a schedule again."""
         options = f"--workers {self.workers}" + " --sums ordered" * self.ordered
+        options += f" --devices {self.devices}" * (self.devices > 0)
         return f"starpullm probe {options} --replay {shlex.quote(schedule)} -- {shlex.join(self.command)}"

@@ -153,6 +153,11 @@ class TaskFlow:
         """Whether a task runs a function; others only order the ones around them."""
         return ~_has(self.log.tasks["flags"][self.tasks], probe_log.NOWHERE)
 
+    @cached_property
+    def ran_on_device(self) -> NDArray[np.bool_]:
+        """Whether each task ran on a device."""
+        return np.asarray(self.log.of_tasks("implementation", probe_log.START)[self.tasks] >= probe_log.ON_DEVICE)
+
     def position(self, task_of_log: int) -> int | None:
         """Return the number of a task of the log; None if the program didn't submit it."""
         position = int(self._positions[task_of_log])
@@ -173,7 +178,7 @@ class TaskFlow:
         text = codelet or own or "a task without a name"
         if own and own != codelet and codelet:
             text += f" “{own}”"
-        return f"{text} (task {task})"
+        return f"{text} (task {task}{', on a device' * bool(self.ran_on_device[task])})"
 
     def handle_text(self, handle: int) -> str:
         """Return what findings say of a handle: number, coordinates if it has any, and its elements."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from starpullm.errors import InvalidArgumentError
 from starpullm.probe import probe_schedules
 from starpullm.probe.diagnose_missing_log import index_of_program
-from starpullm.probe.probe_schedules import ProbeSchedule, waiting
+from starpullm.probe.probe_schedules import ProbeSchedule, number_of_devices, waiting
 from starpullm.probe.program import find_program, without_random_addresses
 from starpullm.probe.recorded import calibrate
 
@@ -39,13 +39,19 @@ def schedule_of(words: str) -> ProbeSchedule:
 
 
 def replay_program(
-    command: Sequence[str], words: str, *, workers: int, sums: str = "free", wrapper: Sequence[str] = ()
+    command: Sequence[str],
+    words: str,
+    *,
+    workers: int,
+    sums: str = "free",
+    devices: int | str = 0,
+    wrapper: Sequence[str] = (),
 ) -> int:
     """Run a program once in a schedule, by the words that a probe has for it, and return its exit status.
 
     ``wrapper`` is a command that is put before the program, behind a launcher of ranks. What is recorded is removed.
     """
-    schedule = replace(schedule_of(words), ordered=sums == "ordered")
+    schedule = replace(schedule_of(words), ordered=sums == "ordered", devices=number_of_devices(devices))
     directories = index_of_program(command)
     whole = [*command[:directories], *wrapper, *command[directories:]]
     whole[0] = find_program(whole[0])

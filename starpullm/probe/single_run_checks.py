@@ -12,17 +12,27 @@ from starpullm.probe.findings import Fault, ProgramFinding, finding_of
 from starpullm.probe.program_tasks import TaskFlow, counted
 
 
-def written_though_read(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
+def written_though_read(schedule: str, flow: TaskFlow, *, is_serial: bool = True) -> Iterator[ProgramFinding]:
     """Yield tasks that changed a handle that they only read: its contents after the task are not those before.
 
-    On more than one worker, another task could have changed it meanwhile, so the schedule has to run one at a time.
+    Where another task could have changed it meanwhile, nothing is said: a schedule has to run one task at a time, but a
+    device has a copy of its own.
     """
     before, has_before = flow.before
     after, has_after = flow.after
-    wrong = flow.only_reads & has_before & has_after & (before != after)
+    wrong = flow.only_reads & has_before & has_after & (before != after) & (is_serial | flow.ran_on_device[flow.task])
     for access in np.flatnonzero(wrong).tolist():
         sentence = "changes data that it declares to read only"
         yield finding_of(Fault.READ_WRITTEN, schedule, flow, access, sentence, evidence="other contents after it")
+
+
+def not_waited_for(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
+    """Yield what tasks on devices changed after their functions had returned."""
+    returned, known = (values[flow.accesses] for values in flow.log.hashes_of_accesses(probe_log.RETURNED))
+    for access in np.flatnonzero(known & (returned != flow.after[0])).tolist():
+        sentence = "returns before what it has started on the device ends"
+        evidence = "other contents when the device's queue is empty"
+        yield finding_of(Fault.NOT_WAITED, schedule, flow, access, sentence, evidence=evidence)
 
 
 def changed_between(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
@@ -102,7 +112,7 @@ def never_changed(flows: Sequence[TaskFlow]) -> Iterator[ProgramFinding]:
 
 
 def never_ran(flows: Sequence[TaskFlow]) -> dict[str, int]:
-    """Return how many implementations for CPUs ran in no run, by the name of the codelet that has them."""
+    """Return how many implementations ran in no run, by the name of the codelet that has them."""
     left: dict[str, int] = {}
     for flow in flows:
         ran_by = flow.log.of_tasks("implementation", probe_log.START)

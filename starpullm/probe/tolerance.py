@@ -15,6 +15,7 @@ def beyond_tolerance(
     tolerance: Tolerance, reference: TaskFlow, other: TaskFlow, comparison: RunComparison, schedule: str
 ) -> Iterator[ProgramFinding]:
     """Yield the tolerated differences of a comparison that are further off, or of which that can't be told."""
+    cause = "a free order" + " or a device" * bool(other.ran_on_device.any())
     seen: dict[tuple[int, int], ElementDifference | str | None] = {}
     accesses = [(access, False) for access in comparison.allowed_before]
     accesses += [(access, True) for access in comparison.allowed_after]
@@ -26,10 +27,10 @@ def beyond_tolerance(
         result = seen[key]
         does = "leaves" if is_after else "finds"
         if isinstance(result, str):
-            sentence = f"{does} other contents because of a free order"
+            sentence = f"{does} other contents because of {cause}"
             yield finding_of(Fault.NOT_BOUNDED, schedule, other, access, sentence, evidence=result)
         elif result is not None:
-            sentence = f"{does} numbers that differ by more than {tolerance} because of a free order"
+            sentence = f"{does} numbers that differ by more than {tolerance} because of {cause}"
             suspects = other.contributors(int(other.handle[access]), int(other.task[access]))
             finding = finding_of(Fault.BEYOND_TOLERANCE, schedule, other, access, sentence, suspects)
             yield finding.with_element(reference.element_name(finding.handle, result.element), result)

@@ -47,8 +47,9 @@ def compiled(starpu_prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> C
     @cache
     def compile_(name: str) -> Path:
         program = directory / name
-        over_ranks = "starpu_mpi.h" in (SOURCES / f"{name}.c").read_text("utf-8")
-        compiler, libraries = ("mpicc", ["-lstarpumpi-1.4"]) if over_ranks else (plain, [])
+        text = (SOURCES / f"{name}.c").read_text("utf-8")
+        compiler, libraries = ("mpicc", ["-lstarpumpi-1.4"]) if "starpu_mpi.h" in text else (plain, [])
+        libraries += ["-lOpenCL"] * ("starpu_opencl.h" in text)
         command = [compiler, "-g", "-O1", "-o", str(program), str(SOURCES / f"{name}.c")]
         command += [
             f"-I{starpu_prefix}/include/starpu/1.4",

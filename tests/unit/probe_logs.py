@@ -29,6 +29,8 @@ class Task:
     arguments: int = 0
     stack: int = 0
     submitter: int = 0
+    returned: Mapping[int, int] = field(default_factory=dict)
+    implementation: int = 0
 
 
 def write_records(folder: Path, records: Mapping[str, NDArray[np.void]]) -> Path:
@@ -71,8 +73,14 @@ def write_log(folder: Path, tasks: Sequence[Task], contents: Mapping[int, float]
             )
         )
         first += len(task.modes)
-        events += [(number, time, kind, 0, 0, 0) for kind, time in zip((2, 3), task.times[1:], strict=True) if time]
-        for time, values in ((probe_log.BEFORE, task.before), (probe_log.AFTER, task.after)):
+        ran_by = (task.implementation, 0)
+        events += [
+            (number, time, kind, 0, by, 0)
+            for kind, time, by in zip((2, 3), task.times[1:], ran_by, strict=True)
+            if time
+        ]
+        hashes_of = {probe_log.BEFORE: task.before, probe_log.RETURNED: task.returned, probe_log.AFTER: task.after}
+        for time, values in hashes_of.items():
             position = list(task.modes)
             hashes += [(number, position.index(handle), time, value, 0) for handle, value in values.items()]
     content = {

@@ -17,7 +17,7 @@ from starpullm.probe.order import broken_order
 from starpullm.probe.places import with_places
 from starpullm.probe.probe_result import verdict
 from starpullm.probe.probe_schedules import REPEATED
-from starpullm.probe.single_run_checks import changed_between, never_changed, written_though_read
+from starpullm.probe.single_run_checks import changed_between, never_changed, not_waited_for, written_though_read
 from starpullm.probe.tolerance import beyond_tolerance
 from starpullm.probe.undeclared import undeclared_accesses
 
@@ -121,6 +121,29 @@ def test_a_read_that_writes(tmp_path: Path) -> None:
     assert (finding.kind, finding.task, finding.handle) == (Fault.READ_WRITTEN, 1, 0)
     right = flow(tmp_path / "b", FILL, replace(READ, before={0: 5}, after={0: 5, 1: 9}))
     assert list(written_though_read("reference schedule", right)) == []
+
+
+def test_what_a_device_shows_alone(tmp_path: Path) -> None:
+    """Beside other tasks, a device's copy is changed by its own task only, and so is what it hasn't waited for."""
+    there = replace(READ, before={0: 5}, after={0: 6, 1: 9}, implementation=probe_log.ON_DEVICE)
+    on_device = flow(tmp_path / "a", FILL, there)
+    (finding,) = written_though_read("seed 1", on_device, is_serial=False)
+    assert (finding.kind, finding.where) == (Fault.READ_WRITTEN, "read (task 1, on a device)")
+    assert list(written_though_read("seed 1", flow(tmp_path / "b", FILL, READ), is_serial=False)) == []
+    early = flow(tmp_path / "c", FILL, replace(there, returned={0: 6, 1: 8}))
+    (finding,) = not_waited_for("seed 1", early)
+    assert (finding.kind, finding.task, finding.handle) == (Fault.NOT_WAITED, 1, 1)
+    assert list(not_waited_for("seed 1", on_device)) == []
+
+
+def test_a_device_that_computes_something_else(tmp_path: Path) -> None:
+    one = flow(tmp_path / "a", FILL, ADD, READ)
+    add = replace(ADD, after={0: 7}, implementation=probe_log.ON_DEVICE)
+    two = flow(tmp_path / "b", FILL, add, replace(READ, before={0: 7}, after={0: 7, 1: 10}))
+    (finding,) = compare(one, two, "seed 1").findings
+    assert finding.sentence == "gives other results by its implementation 0 for devices than by 0 for CPUs"
+    (bounded,) = compare_ranks({0: one}, {0: two}, "seed 1", bounds_devices=True).values()
+    assert (bounded.findings, bounded.tolerated, bounded.allowed_after) == ((), 2, (1, 3))
 
 
 def test_a_change_between_two_tasks(tmp_path: Path) -> None:
