@@ -4,6 +4,7 @@
  * A failure that is found is printed as a program of its own: the functions from here, and a main() that calls them. */
 #include <starpu.h>
 
+#include <ctype.h>
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -24,16 +25,11 @@ enum {
     RW = STARPU_RW,
     SCRATCH = STARPU_SCRATCH,
     REDUX = STARPU_REDUX,
+    MPI_REDUX = STARPU_MPI_REDUX,
     COMMUTE = RW | STARPU_COMMUTE
 };
-enum {
-    WAITABLE = 1,
-    SYNCHRONOUS = 2,
-    TAGGED = 4,
-    WITHOUT_SEQUENTIAL_CONSISTENCY = 8,
-    WAITED_BEFORE = 16,
-    PARALLEL = 32
-};
+enum { WAITABLE = 1, SYNCHRONOUS = 2, TAGGED = 4, WITHOUT_SEQUENTIAL_CONSISTENCY = 8 };
+enum { WAITED_BEFORE = 16, PARALLEL = 32, SYNCHRONOUS_SENDS = 64 }; /* further flags of a task */
 enum { SEQUENTIALLY_CONSISTENT = 1, WITHOUT_REDUCTION = 2 };
 enum { ANY_WORKER, EXECUTE_ON_WORKER, CAN_EXECUTE, WORKER_IDS };
 enum { AT_ONCE, IN_CALLBACK, HELD };
@@ -153,7 +149,7 @@ static void run_accesses(uint64_t number, uint64_t pause, int count, const uint6
         for (int i = 0; i < count && turn == 0; i++) {
             const uint64_t mode = accesses[3 * i + 1];
             if (mode != R)
-                change(views[i], mode == REDUX || mode == COMMUTE ? ADD : mode == RW ? MIX : SET, read);
+                change(views[i], mode == RW ? MIX : mode == W || mode == SCRATCH ? SET : ADD, read);
             seen[i] = digest(views[i]);
         }
         delay(turn == 0 ? pause : 0);
@@ -222,17 +218,11 @@ static void *waiter(void *task)
     return NULL;
 }
 
-static void submit(const uint64_t *a)
+/* The task has its accesses. */
+static void submit_created(struct starpu_task *task, const uint64_t *a)
 {
-    struct starpu_task *task = starpu_task_create();
-    const uint64_t *access = a + ACCESSES, *dependencies = access + 3 * a[COUNT];
-    task->cl = a[FLAGS] & PARALLEL ? &parallel_codelet : &codelet;
+    const uint64_t *dependencies = a + ACCESSES + 3 * a[COUNT];
     task->cl_arg = (void *)a;
-    task->nbuffers = (int)a[COUNT];
-    for (int i = 0; i < (int)a[COUNT]; i++, access += 3) {
-        STARPU_TASK_SET_HANDLE(task, handles[access[0]], i);
-        STARPU_TASK_SET_MODE(task, (enum starpu_data_access_mode)access[1], i);
-    }
     task->priority = (int)a[PRIORITY];
     task->execute_on_a_specific_worker = a[WORKERS] == EXECUTE_ON_WORKER;
     task->workerid = (unsigned)a[WORKER] % starpu_worker_get_count();
@@ -263,6 +253,18 @@ static void submit(const uint64_t *a)
         fail("task %" PRIu64 " can't be submitted", a[NUMBER]);
 }
 
+static void submit(const uint64_t *a)
+{
+    struct starpu_task *task = starpu_task_create();
+    task->cl = a[FLAGS] & PARALLEL ? &parallel_codelet : &codelet;
+    task->nbuffers = (int)a[COUNT];
+    for (int i = 0; i < task->nbuffers; i++) {
+        STARPU_TASK_SET_HANDLE(task, handles[a[ACCESSES + 3 * i]], i);
+        STARPU_TASK_SET_MODE(task, (enum starpu_data_access_mode)a[ACCESSES + 3 * i + 1], i);
+    }
+    submit_created(task, a);
+}
+
 void op_task(const uint64_t *a)
 {
     tasks[a[NUMBER]].expected_runs = 1;
@@ -275,6 +277,8 @@ void op_task(const uint64_t *a)
 /* task */
 void op_wait(const uint64_t *a)
 {
+    if (!tasks[a[0]].task)
+        return; /* another rank has it */
     if (tasks[a[0]].waiter)
         pthread_join(tasks[a[0]].waiter, NULL);
     else if (starpu_task_wait(tasks[a[0]].task) != 0)
@@ -341,7 +345,7 @@ void op_handle(const uint64_t *a)
 void op_unregister(const uint64_t *a)
 {
     starpu_data_unregister(handles[a[0]]);
-    if (a[1] && digest(homes[a[0]]) != a[2])
+    if (a[1] && homes[a[0]].first && digest(homes[a[0]]) != a[2])
         fail("handle %" PRIu64 ": at home is something else than was written last", a[0]);
     free(homes[a[0]].first);
 }
@@ -481,6 +485,12 @@ static void end(void)
         fail("StarPU still uses %zu bytes, expected none without data", used);
 }
 
+/* ALONE: for several ranks, ranks.c is here */
+
+enum { rank };
+#define start() starpu_init(NULL)
+#define stop() starpu_shutdown()
+
 /* INTERPRETER: what is below reads programs */
 
 static uint64_t numbers[1 << 16]; /* of the operations of a program, which tasks keep until they end */
@@ -488,19 +498,24 @@ static size_t num_numbers;
 
 static uint64_t number_of(const char *word)
 {
-    static const char *const names[] = {"R", "W", "RW", "SCRATCH", "REDUX", "COMMUTE"};
-    static const uint64_t modes[] = {R, W, RW, SCRATCH, REDUX, COMMUTE};
+    static const char *const names[] = {"R", "W", "RW", "SCRATCH", "REDUX", "MPI_REDUX", "COMMUTE"};
+    static const uint64_t modes[] = {R, W, RW, SCRATCH, REDUX, MPI_REDUX, COMMUTE};
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         if (strcmp(word, names[i]) == 0)
             return modes[i];
     return strtoull(word, NULL, 0);
 }
 
-/* Returns false for an operation that there isn't. */
+/* Runs an operation, if no other rank is named before it. Returns false for an operation that there isn't. */
 static bool run_line(char *line)
 {
-    char *rest = line, name[64];
-    snprintf(name, sizeof name, "op_%s", strtok_r(line, " \n", &rest));
+    char *rest = line, name[64], *first = strtok_r(line, " \n", &rest);
+    if (isdigit((unsigned char)*first)) {
+        if (atoi(first) != rank)
+            return true;
+        first = strtok_r(NULL, " \n", &rest);
+    }
+    snprintf(name, sizeof name, "op_%s", first);
     const uint64_t *arguments = numbers + num_numbers;
     for (char *word; (word = strtok_r(NULL, " \n", &rest)); num_numbers++) {
         if (num_numbers == sizeof numbers / sizeof *numbers)
@@ -516,7 +531,12 @@ static bool run_line(char *line)
 
 int main(void)
 {
-    if (!freopen("programs", "r", stdin) || !freopen("replies", "w", stdout) || starpu_init(NULL) != 0)
+    char programs[32], replies[32];
+    if (start() != 0)
+        return 2;
+    snprintf(programs, sizeof programs, "programs-%d", rank);
+    snprintf(replies, sizeof replies, "replies-%d", rank);
+    if (!freopen(programs, "r", stdin) || !freopen(replies, "w", stdout))
         return 2;
     printf("%u workers, %u memory nodes, scheduler %s\n", starpu_worker_get_count(), starpu_memory_nodes_get_count(),
            starpu_sched_ctx_get_sched_policy(0)->policy_name);
@@ -542,6 +562,6 @@ int main(void)
         fflush(stdout);
     }
     free(line);
-    starpu_shutdown();
+    stop();
     return 0;
 }

@@ -24,7 +24,7 @@ _EXAMPLES = ("starpullm fuzz --minutes 10", "starpullm fuzz --seed 7 --configura
     default="",
     metavar="NAME=VALUE,…",
     show_default="drawn by the seed",
-    help="Of scheduler, workers (1 to 8), nodes (1, 2), disk (0, 1) and perturb (a seed, or 0), those to fix.",
+    help="Those to fix of scheduler, workers (1 to 8), nodes (1, 2), disk (0, 1), ranks (1 to 4), perturb (a seed).",
 )
 @click.option(
     "--output",

@@ -20,7 +20,7 @@ _DISK_MEMORY, _DISK_SIZE = 2, 64
 
 @dataclass(frozen=True)
 class Configuration:
-    """As ``--configuration`` takes it: ``scheduler=lws,workers=3,nodes=2,disk=1,perturb=7``."""
+    """As ``--configuration`` takes it: ``scheduler=lws,workers=3,nodes=2,disk=1,ranks=2,perturb=7``."""
 
     scheduler: str = "lws"
     workers: int = 2
@@ -28,6 +28,8 @@ class Configuration:
     """NUMA nodes of a synthetic topology; 2 isn't drawn: 1.4.10 may fail with it."""
     disk: int = 0
     """1: memory for data is limited, and a disk takes what doesn't fit. It isn't drawn: 1.4.10 may hang with it."""
+    ranks: int = 1
+    """Processes, each with these workers; more than one aren't drawn, as they may not be there."""
     perturb: int = 0
     """Seed of the times for which StarPU's threads are stopped; 0: none."""
 
@@ -67,18 +69,20 @@ class Configuration:
     @classmethod
     def drawn(cls, seed: int, chosen: str) -> Self:
         """Return a configuration by a seed, with what is chosen; an `InvalidArgumentError` if that can't be had."""
-        random = Random(seed)
+        random, values = Random(seed), _parse(chosen)
+        # StarPU-MPI's thread polls, and keeps its lock from others if it isn't stopped.
+        least = 0 if values.get("ranks", 1) == 1 else seed or 1
         drawn = cls(
             scheduler=random.choice(SCHEDULERS),
             workers=random.randint(1, MAX_WORKERS),
-            perturb=random.choice((0, seed or 1)),
+            perturb=random.choice((least, seed or 1)),
         )
-        return replace(drawn, **_parse(chosen))  # type: ignore[arg-type]
+        return replace(drawn, **values)  # type: ignore[arg-type]
 
 
 def _parse(text: str) -> dict[str, str | int]:
     names = [field.name for field in fields(Configuration)]
-    limits = {"workers": (1, MAX_WORKERS), "nodes": (1, 2), "disk": (0, 1), "perturb": (0, 1 << 62)}
+    limits = {"workers": (1, MAX_WORKERS), "nodes": (1, 2), "disk": (0, 1), "ranks": (1, 4), "perturb": (0, 1 << 62)}
     values: dict[str, str | int] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")

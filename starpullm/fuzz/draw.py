@@ -16,6 +16,8 @@ _SHARES = {
 }
 _OPERATIONS = [name for name, share in _SHARES.items() for _ in range(share)]
 """A byte chooses one of the oracle's; none is the simplest."""
+_RANK_OPERATIONS = [name for name in _OPERATIONS if "partition" not in name]
+_RANK_OPERATIONS += ["get", "get", "migrate", "migrate", "gather", "gather"]
 
 
 class Program(NamedTuple):
@@ -26,21 +28,22 @@ class Program(NamedTuple):
     text: str
 
 
-def build(handles: list[bytes], records: list[bytes], unit: int) -> Program:
+def build(handles: list[bytes], records: list[bytes], unit: int, ranks: int = 1) -> Program:
     """Return the program of these records; each element of its data is ``unit`` numbers."""
-    oracle = Oracle(unit)
+    oracle = Oracle(unit, ranks)
+    operations = _OPERATIONS if ranks == 1 else _RANK_OPERATIONS
     for handle in handles:
         oracle.handle(handle)
     for record in records:
-        if name := _OPERATIONS[record[0] % len(_OPERATIONS)]:
+        if name := operations[record[0] % len(operations)]:
             getattr(oracle, name)(record[1:])
     oracle.end()
     text = oracle.text()
     return Program(oracle.tasks, len(text), text)
 
 
-def random_program(seed: int, operations: int) -> Program:
+def random_program(seed: int, operations: int, ranks: int = 1) -> Program:
     """Return the program of a seed, the same everywhere, with one number in each element of its data."""
     random = Random(seed)
     handles = [random.randbytes(HANDLE) for _ in range(random.randint(1, 6))]
-    return build(handles, [random.randbytes(RECORD) for _ in range(operations)], unit=1)
+    return build(handles, [random.randbytes(RECORD) for _ in range(operations)], 1, ranks)

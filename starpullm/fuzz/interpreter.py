@@ -24,13 +24,27 @@ from starpullm.errors import InvalidArgumentError, MissingDependencyError
 from starpullm.fuzz.configuration import Configuration
 from starpullm.processes.endings import signal_name
 from starpullm.processes.job import JOB_VARIABLE, job_variable, launched, new_job_directories, processes_of
+from starpullm.processes.mpirun import mpi_parameters, mpirun_here, outside_of_jobs
 from starpullm.processes.stacks import native_stacks
 
 START_SECONDS = 60.0  # for StarPU, which may measure the machine
 _STACK_SECONDS = 15.0
 _TOOL_SECONDS = 120.0  # for pkg-config and the compiler
 _PIPE_BYTES = 1 << 20
-_PACKAGES = ("starpu-1.4", "starpu-1.5")
+
+
+_MAIN = """int main(void)
+{{
+    if (start() != 0)
+        return 77;
+    begin({unit});
+{calls}
+    end();
+    stop();
+    puts(failure[0] ? failure : "ok");
+    return failure[0] != 0;
+}}
+"""
 
 
 def source(name: str) -> str:
@@ -38,18 +52,39 @@ def source(name: str) -> str:
     return files("starpullm").joinpath("fuzz", name).read_text()
 
 
-def starpu_flags() -> list[str]:
+def program_source(ranks: int) -> str:
+    """Return the interpreter for so many ranks."""
+    text = source("interpreter.c")
+    if ranks == 1:
+        return text
+    before, _, rest = text.partition("/* ALONE")
+    return before + source("ranks.c") + rest[rest.index("/* INTERPRETER") :]
+
+
+def c_program(text: str, comment: str, ranks: int = 1) -> str:
+    """Return a program as C; the comment says how it fails."""
+    head, *lines = (line.split() for line in text.splitlines()[:-1])
+    calls = []
+    for line in lines:
+        where = f"if (rank == {line.pop(0)}) " if line[0].isdecimal() else ""
+        calls.append(f"    {where}op_{line[0]}((uint64_t[]){{{', '.join(line[1:]) or '0'}}});")
+    main = _MAIN.format(unit=head[2], calls="\n".join(calls))
+    return f"/* {comment} */\n{program_source(ranks).partition('/* INTERPRETER')[0].partition('*/')[2]}{main}"
+
+
+def starpu_flags(ranks: int = 1) -> list[str]:
     """Return what a compiler needs for the StarPU of STARPU_PREFIX, of pkg-config, or that starpullm was built with."""
     if shutil.which("pkg-config") is None:
         raise MissingDependencyError("pkg-config: there is no such command, and it is needed to find StarPU")
+    packages = [f"starpu{'mpi' if ranks > 1 else ''}-{version}" for version in ("1.4", "1.5")]
     for prefix in (os.environ.get("STARPU_PREFIX"), None, prototypes.starpu_of_build()[1]):
-        for package in _PACKAGES:
+        for package in packages:
             flags = _pkg_config(prefix, "--cflags", "--libs", package)
             folder = _pkg_config(prefix, "--variable=libdir", package)
             if flags and folder:
                 return [*flags, f"-Wl,-rpath,{folder[0]}"]
     raise MissingDependencyError(
-        f"StarPU: pkg-config finds neither {' nor '.join(_PACKAGES)}; set STARPU_PREFIX or PKG_CONFIG_PATH"
+        f"StarPU: pkg-config finds neither {' nor '.join(packages)}; set STARPU_PREFIX or PKG_CONFIG_PATH"
     )
 
 
@@ -64,11 +99,12 @@ def _pkg_config(prefix: str | None, *arguments: str) -> list[str]:
     return shlex.split(answer.stdout) if answer.returncode == 0 else []
 
 
-def compile_c(text: str, target: Path, flags: list[str]) -> None:
-    """Compile a C program or library."""
+def compile_c(text: str, target: Path, flags: list[str], ranks: int = 1) -> None:
+    """Compile a C program or library, with ``mpicc`` if it is for several ranks."""
     path = target.with_suffix(".c")
     path.write_text(text)
-    command = [*shlex.split(os.environ.get("CC", "cc")), "-std=gnu11", "-O1", "-g", str(path), "-o", str(target)]
+    compiler = os.environ.get("CC", "cc") if ranks == 1 else os.environ.get("MPICC", "mpicc")
+    command = [*shlex.split(compiler), "-std=gnu11", "-O1", "-g", str(path), "-o", str(target)]
     try:
         run = subprocess.run([*command, *flags], capture_output=True, text=True, check=False, timeout=_TOOL_SECONDS)
     except OSError as error:
@@ -89,12 +125,12 @@ def can_compile() -> bool:
 
 
 @contextmanager
-def built_interpreter() -> Iterator[Path]:
+def built_interpreter(ranks: int = 1) -> Iterator[Path]:
     """Provide a directory with the interpreter, compiled against the StarPU that is found."""
     with tempfile.TemporaryDirectory(prefix="starpullm-fuzz-") as name:
         directory = Path(name)
         (directory / "disk").mkdir()
-        compile_c(source("interpreter.c"), directory / "interpreter", ["-rdynamic", *starpu_flags()])
+        compile_c(program_source(ranks), directory / "interpreter", ["-rdynamic", *starpu_flags(ranks)], ranks)
         compile_c(source("perturb.c"), directory / "perturb.so", ["-D_GNU_SOURCE", "-shared", "-fPIC", "-ldl"])
         yield directory
 
@@ -144,14 +180,19 @@ class Interpreter:
         if self._process is not None:
             return self._process
         wanted = self.configuration
-        self._programs, self._replies = self._pipe("programs"), self._pipe("replies")
+        self._programs = [self._pipe(f"programs-{rank}") for rank in range(wanted.ranks)]
+        self._replies = [self._pipe(f"replies-{rank}") for rank in range(wanted.ranks)]
         variables = wanted.environment(self._directory) | {JOB_VARIABLE: job_variable(os.environ, self._job.name)}
-        options = {"cwd": self._job.directory, "env": {**os.environ, **variables}}
+        environment, command = {**os.environ, **variables}, [str(self._directory / "interpreter")]
+        if wanted.ranks > 1:
+            here = outside_of_jobs(os.environ, on_this_machine=True)
+            environment = {**here, **mpi_parameters(self._job.directory, self._job.memory), **variables}
+            command = [*mpirun_here(wanted.ranks, [*variables], environment.get("PATH")), *command]
         stderr = self._running.enter_context((self._directory / "stderr").open("wb"))
-        started = launched([str(self._directory / "interpreter")], self._job, stderr=stderr, **options)
+        started = launched(command, self._job, stderr=stderr, cwd=self._job.directory, env=environment)
         self._process = process = self._running.enter_context(started)
         expected = f"{wanted.workers} workers, {wanted.nodes + wanted.disk} memory nodes, scheduler {wanted.scheduler}"
-        found = self._reply(process, START_SECONDS)
+        found = self._reply(process, START_SECONDS, expected)
         if found != expected:
             output = self._last_output()
             self._stop()
@@ -162,31 +203,37 @@ class Interpreter:
         text = (self._directory / "stderr").read_text(errors="replace")
         return "\n".join(text.strip().splitlines()[-12:])
 
-    def _reply(self, process: subprocess.Popen[bytes], seconds: float) -> str:
-        """Return the next line, or "" if the process ends or the time is over before there is one."""
+    def _reply(self, process: subprocess.Popen[bytes], seconds: float, expected: str = "ok") -> str:
+        """Return the next line, another than is expected if a rank has one, or "" if one of them has none in time."""
         deadline = time.monotonic() + seconds
-        while True:
+        waiting, replies = set(self._replies), list[str]()
+        while waiting and all(reply == expected for reply in replies):
             ended = process.poll() is not None
-            if select.select([self._replies], [], [], 0 if ended else 0.05)[0]:
-                return self._replies.readline().decode(errors="replace").rstrip("\n")
+            for pipe in select.select(waiting, [], [], 0 if ended else 0.05)[0]:
+                replies.append(pipe.readline().decode(errors="replace").rstrip("\n"))
+                waiting.remove(pipe)
             if ended or time.monotonic() > deadline:
-                return ""
+                break
+        others = [reply for reply in replies if reply != expected]
+        return others[0] if others else "" if waiting else expected
 
     def run(self, text: str, time_limit: float, *, stacks: bool = True) -> Failure | None:
         """Run a program; after a failure the next one has a new process. Stacks take some seconds."""
         process = self._start()
-        self._programs.write(text.encode())
+        for pipe in self._programs:
+            pipe.write(text.encode())
         reply = self._reply(process, time_limit)
         if reply == "ok":
             return None
         if reply:
             failure = Failure(reply)
         elif process.poll() is None:
-            pids = processes_of(self._job.name) if stacks else []
+            pids = sorted(processes_of(self._job.name))[len(self._replies) > 1 :] if stacks else []  # not mpirun
             details = "\n".join(native_stacks(pid, _STACK_SECONDS) for pid in pids)
             failure = Failure(f"had not ended after {time_limit:.0f} s", details, is_hang=True)
         else:
             status, output = process.returncode, self._last_output()
+            status = status if status <= 128 else 128 - status  # mpirun adds a rank's signal to 128
             ending = f"was ended by {signal_name(-status)}" if status < 0 else f"ended with exit status {status}"
             asserted = re.search(r"^.*([Aa]ssert|\[abort\]).*$", output, re.MULTILINE)
             failure = Failure(f"{ending}: {asserted[0].strip()}" if asserted else ending, output)

@@ -13,11 +13,13 @@ from functools import partialmethod
 VERSION = 1
 """Of the text of programs; as in native/fuzz/interpreter.c, which also says what an operation's numbers are."""
 
-R, W, RW, SCRATCH, REDUX, COMMUTE = "R", "W", "RW", "SCRATCH", "REDUX", "COMMUTE"
+R, W, RW, SCRATCH, REDUX, MPI_REDUX, COMMUTE = "R", "W", "RW", "SCRATCH", "REDUX", "MPI_REDUX", "COMMUTE"
 VARIABLE, VECTOR, MATRIX, SPARSE = range(4)
 """What is sparse keeps its structure: a task would have to write that too, so it only changes the content."""
-_WAITABLE, _SYNCHRONOUS, _TAGGED, _WITHOUT_CONSISTENCY, _WAITED_BEFORE, _PARALLEL = 1, 2, 4, 8, 16, 32
+_WAITABLE, _SYNCHRONOUS, _TAGGED, _WITHOUT_CONSISTENCY = 1, 2, 4, 8
+_WAITED_BEFORE, _PARALLEL, _SYNCHRONOUS_SENDS = 16, 32, 64
 _SEQUENTIAL, _WITHOUT_REDUCTION = 1, 2
+_BY_OWNERS, _ON_NODE, _ON_DATA = range(3)
 _AT_ONCE, _IN_CALLBACK, _HELD = range(3)
 _MASK = (1 << 64) - 1
 _MAX_TASKS, _MAX_HANDLES, _MAX_CHILDREN, _MAX_DEPTH = 900, 240, 16, 3
@@ -47,7 +49,8 @@ class _Handle:
     """Kind, columns and rows."""
     places: list[int]
     """Of its elements among the values of the program; one without elements has a place for whether it is written."""
-    home: bool = True
+    home: int | None = 0
+    """The rank where it has a home."""
     sequential: bool = True
     scratch: bool = False
     reducible: bool = True
@@ -55,6 +58,10 @@ class _Handle:
     part_of: _Partition | None = None
     partitions: list[_Partition] = field(default_factory=list)
     alive: bool = True
+    owner: int = 0
+    """The rank that has its content."""
+    contributed: bool = False
+    """Whether ranks may have contributions to a reduction that the owner hasn't."""
     reduced: bool = False
     """Whether StarPU may not have ended a reduction of it."""
     in_callback: bool = False
@@ -91,7 +98,9 @@ class _Handle:
 class Oracle:
     """A program under construction; `text` is complete after `end`."""
 
-    def __init__(self, unit: int) -> None:
+    def __init__(self, unit: int, ranks: int = 1) -> None:
+        self._ranks = ranks
+        self._modes = MODES if ranks == 1 else (*MODES[:-1], MPI_REDUX)
         self._lines = [[f"starpullm-fuzz {VERSION} {unit}"]]
         """Each with those before it of tasks that its callback submits."""
         self.tasks = 0
@@ -109,8 +118,10 @@ class Oracle:
 
     # ---- What StarPU allows ----
 
-    def _emit(self, *words: object) -> None:
-        self._lines.append([" ".join(map(str, words))])
+    def _emit(self, *words: object, rank: int | None = None) -> None:
+        """Add an operation, of one rank alone if it is named."""
+        alone = [] if rank is None or self._ranks == 1 else [rank]
+        self._lines.append([" ".join(map(str, [*alone, *words]))])
 
     def _new_number(self) -> int:
         self.tasks += 1
@@ -122,7 +133,7 @@ class Oracle:
             self._paused = False
             self._emit("resume")
         for handle in self._held:
-            self._emit("release", handle.number)
+            self._emit("release", handle.number, rank=handle.owner)
         self._held.clear()
 
     def _usable(self, byte: int, *, whole: bool = False, ordered: bool = False) -> _Handle | None:
@@ -145,12 +156,12 @@ class Oracle:
             return RW
         if handle.shape[0] == SPARSE and mode == W:
             return RW
-        if not handle.reducible and mode == REDUX:
+        if not handle.reducible and mode in (REDUX, MPI_REDUX):
             mode = COMMUTE
         undefined = [self._values[place] is None for place in handle.places]
-        if mode == REDUX and handle.is_whole:
-            return W if any(undefined) and not all(undefined) else REDUX
-        mode = RW if mode == REDUX else mode
+        if mode in (REDUX, MPI_REDUX) and handle.is_whole:
+            return W if any(undefined) and not all(undefined) else mode
+        mode = RW if mode in (REDUX, MPI_REDUX) else mode
         return W if any(undefined) else mode
 
     @staticmethod
@@ -178,9 +189,10 @@ class Oracle:
             read = _mix(read, expected) if mode in (R, RW) else read
             words += [handle.number, mode, f"{expected:#x}"]
         for handle, mode in accesses:
-            handle.reduced |= mode == REDUX
+            handle.contributed = mode in (REDUX, MPI_REDUX)
+            handle.reduced |= handle.contributed
             for i, place in enumerate(handle.places):
-                if mode in (REDUX, COMMUTE):
+                if mode in (REDUX, MPI_REDUX, COMMUTE):
                     self._values[place] = ((self._values[place] or 0) + read) & _MASK
                 elif mode in (W, RW):
                     old = self._values[place] if mode == RW else 0
@@ -199,6 +211,18 @@ class Oracle:
                     handle.writer, handle.readers = [number], []
         return sorted(set(tasks) - {number})
 
+    def _rank_of(self, accesses: Sequence[tuple[_Handle, str]], selection: int, drawn: int) -> int:
+        """Return the rank that executes a task, as StarPU-MPI selects it."""
+        if selection in (_ON_NODE, _ON_DATA):
+            return drawn if selection == _ON_NODE else accesses[0][0].owner
+        owners = {handle.owner for handle, mode in accesses if mode in (W, RW, COMMUTE, REDUX)}
+        if len(owners) == 1:
+            return owners.pop()
+        moved = [0] * self._ranks
+        for handle, mode in accesses:
+            moved[handle.owner] += handle.size * ((mode in (R, RW, COMMUTE)) + (mode in (W, RW, COMMUTE)))
+        return moved.index(max(moved))
+
     def task(self, r: bytes) -> None:
         """Submit a task, sometimes several alike, as readers or contributions to a reduction are."""
         for _ in range(1 + max(0, r[14] - 192) // 8):
@@ -213,12 +237,12 @@ class Oracle:
             if handle is None or not self._together(handle, [other for other, _ in accesses]):
                 continue
             if not (by_callback and handle.ordered):
-                accesses.append((handle, self._allowed(handle, MODES[mode % len(MODES)])))
+                accesses.append((handle, self._allowed(handle, self._modes[mode % len(MODES)])))
         if self.tasks >= _MAX_TASKS or not accesses:
             return
         parent = list(self._parents)[how % len(self._parents)] if by_callback else -1
         flags = _WAITABLE * (140 <= kind < 180) | _SYNCHRONOUS * (180 <= kind < 190)
-        flags |= _WAITED_BEFORE * (140 <= kind < 150)
+        flags |= _WAITED_BEFORE * (140 <= kind < 150) | _SYNCHRONOUS_SENDS * (self._ranks > 1 and kind % 8 == 1)
         if flags & _SYNCHRONOUS:
             self._settle()
         number = self._new_number()
@@ -232,9 +256,14 @@ class Oracle:
             flags |= _PARALLEL
         # StarPU looks at the first implementation alone if it is told the worker.
         implementation = how % 2 if 100 <= how < 150 and workers != 1 else -1
+        selection = priority // 7 % 3
+        rank = self._rank_of(accesses, selection, priority // 21 % self._ranks)
+        for written, access in accesses:
+            if access == W or (access in (REDUX, MPI_REDUX) and not written.contributed):
+                self._gather(written, writes=access != W)
         words = [number, flags, _PRIORITIES[priority % 7], workers, worker, implementation, parent]
         self._emit(
-            "task",
+            *(["task"] if self._ranks == 1 else ["mpi_task", selection, rank]),
             *words,
             pause * (pause < 100),
             len(accesses),
@@ -251,7 +280,7 @@ class Oracle:
                 del self._parents[parent]
         if flags & _WAITABLE:
             self._waitable.append(number)
-        if not flags & _SYNCHRONOUS:
+        if not flags & _SYNCHRONOUS and self._ranks == 1:
             self._parents[number] = lines
 
     def wait(self, r: bytes) -> None:
@@ -263,10 +292,11 @@ class Oracle:
     def wait_for_all(self, _: bytes = b"") -> None:
         """Wait for all tasks. No callback before it submits what stands after it."""
         self._settle()
-        self._emit("wait_for_all")
+        self._emit("wait_for_all" if self._ranks == 1 else "mpi_wait_for_all")
         self._parents.clear()
         for handle in self._handles:
             handle.writer, handle.readers = [], []
+            handle.contributed = False
 
     def pause(self, r: bytes) -> None:
         """Pause the workers, or let them resume."""
@@ -279,11 +309,11 @@ class Oracle:
 
     def handle(self, r: bytes) -> None:
         """Register data."""
-        kind, nx, ny, home = r[0] % 4, *r[1:4]
+        kind, nx, ny, home = r[0] % (4 if self._ranks == 1 else 3), *r[1:4]
         columns = 1 if kind == VARIABLE else (4, 6, 8, 2, 1)[nx % 5]
         rows = (2, 4, 3, 1)[ny % 4] if kind in (MATRIX, SPARSE) else 1
         columns = 0 if nx >= 240 else columns
-        sequential, scratch = not 200 <= home < 240, home >= 240 and kind != SPARSE
+        sequential, scratch = self._ranks > 1 or not 200 <= home < 240, home >= 240 and kind != SPARSE
         reducible = r[0] < 192 and kind != SPARSE
         flags = _SEQUENTIAL * sequential | _WITHOUT_REDUCTION * (not reducible)
         at_home = (home % 2 == 0 or not sequential or kind == SPARSE) and not scratch
@@ -292,9 +322,14 @@ class Oracle:
             return
         places = list(range(len(self._values), len(self._values) + max(size, 1)))
         self._values += [_mix(0, number + i) if at_home else None for i in range(len(places))]
-        handle = _Handle(number, (kind, columns, rows), places, at_home, sequential, scratch, reducible)
+        owner = r[0] // 3 % self._ranks
+        where = owner if at_home else None
+        handle = _Handle(number, (kind, columns, rows), places, where, sequential, scratch, reducible, owner=owner)
         self._handles.append(handle)
-        self._emit("handle", number, kind, columns, rows, int(at_home), flags)
+        for rank in range(self._ranks):
+            self._emit("handle", number, kind, columns, rows, int(rank == where), flags, rank=rank)
+        if self._ranks > 1:
+            self._emit("owner", number, owner)
         if not sequential or scratch:
             self._parents.clear()  # their callbacks may submit before it is registered
 
@@ -309,18 +344,23 @@ class Oracle:
         how = how % 3 if not handle.in_plan else _AT_ONCE
         if how != _IN_CALLBACK:
             self._settle()
-        number = self._new_number()
-        self._emit("acquire", number, how, pause * (pause < 100), *self._run(number, [(handle, allowed)]))
+        self._gather(handle, writes=allowed != R)
+        self._acquire(handle, allowed, how, pause * (pause < 100), handle.owner)
         handle.in_callback = how == _IN_CALLBACK or (handle.in_callback and allowed == R)
         if how != _IN_CALLBACK:
             handle.reduced = False
         if how == _HELD:
             self._held.append(handle)
 
+    def _acquire(self, handle: _Handle, mode: str, how: int, pause: int, rank: int) -> None:
+        number = self._new_number()
+        self._emit("acquire", number, how, pause, *self._run(number, [(handle, mode)]), rank=rank)
+
     def release(self, _: bytes) -> None:
         """Release what was acquired first."""
         if self._held:
-            self._emit("release", self._held.pop(0).number)
+            held = self._held.pop(0)
+            self._emit("release", held.number, rank=held.owner)
 
     def _to_node(self, name: str, r: bytes) -> None:
         """Prefetch or fetch data to a memory node, asynchronously, or evict them from it."""
@@ -329,7 +369,7 @@ class Oracle:
         fetched = handle is not None and handle.reducible and not handle.reduced and self._defined(handle)
         if handle is not None and (name == "evict" or fetched):
             handle.prefetched = True
-            self._emit(name, handle.number, r[1], 1)
+            self._emit(name, handle.number, r[1], 1, rank=handle.owner)
 
     prefetch = partialmethod(_to_node, "prefetch")
     idle_prefetch = partialmethod(_to_node, "idle_prefetch")
@@ -341,8 +381,10 @@ class Oracle:
         handle = self._usable(r[0], ordered=True)
         if handle is not None and handle not in self._held and self._defined(handle):
             self._settle()
+            self._gather(handle, writes=True)
             handle.reduced = False
-            self._emit("synchronise", handle.number, (R, RW)[r[1] % 2], f"{self._digest(handle):#x}")
+            mode = (R, RW)[r[1] % 2]
+            self._emit("synchronise", handle.number, mode, f"{self._digest(handle):#x}", rank=handle.owner)
 
     def copy(self, r: bytes) -> None:
         """Copy data of the same shape."""
@@ -356,26 +398,69 @@ class Oracle:
         asynchronous = r[2] % 2
         if not asynchronous:
             self._settle()
-        self._emit("copy", first.number, second.number, asynchronous)
+        self._gather(first, writes=True)
+        self._gather(second)
+        if first.owner == second.owner:
+            self._emit("copy", first.number, second.number, asynchronous, rank=first.owner)
+        elif r[3] % 2:
+            number = self._new_number()
+            self._emit("send", number, first.number, first.owner, second.number, second.owner, r[4] % 2)
+        else:
+            self._emit("mpi_copy", first.number, second.number, asynchronous)
         for place, other in zip(first.places, second.places, strict=True):
             self._values[place] = self._values[other]
+
+    def _gather(self, handle: _Handle, *, writes: bool = False) -> None:
+        """Over ranks: end a reduction, and drop copies before another than a task changes the owner's content."""
+        if self._ranks > 1:
+            self._emit("reduce", handle.number, self.tasks % 7, self.tasks % 4)
+            handle.contributed = False
+            if writes:
+                self._emit("flush", handle.number)
+
+    def gather(self, r: bytes) -> None:
+        """End a reduction over ranks, or drop the copies of data too."""
+        if handle := self._usable(r[0], whole=True):
+            self._gather(handle, writes=r[1] % 2 == 1)
+
+    def migrate(self, r: bytes) -> None:
+        """Give data another owner."""
+        handle = self._usable(r[0], whole=True)
+        if handle is not None and self._defined(handle):
+            self._gather(handle)
+            handle.owner = r[1] % self._ranks
+            self._emit("migrate", handle.number, handle.owner)
+
+    def get(self, r: bytes) -> None:
+        """Give a rank a copy of data, and look at it there."""
+        handle = self._usable(r[0], whole=True)
+        if handle is None or not self._defined(handle) or self.tasks >= _MAX_TASKS:
+            return
+        self._settle()
+        self._gather(handle)
+        self._emit("get_detached" if r[2] % 2 else "get", handle.number, r[1] % self._ranks)
+        self._acquire(handle, R, _AT_ONCE, 0, r[1] % self._ranks)
 
     def invalidate(self, r: bytes) -> None:
         """Say that the content of data isn't needed."""
         handle = self._usable(r[0], whole=True)
         if handle is not None and handle.shape[0] != SPARSE:
             if r[1] % 2:
+                self._gather(handle, writes=True)
                 self._emit("invalidate_submit", handle.number)
             else:
                 self._settle()
-                self._emit("invalidate", handle.number, int(not handle.home and not handle.prefetched))
+                self._gather(handle, writes=True)
+                self._emit("invalidate", handle.number, int(handle.home is None and not handle.prefetched))
             for place in handle.places:
                 self._values[place] = None
 
     def unregister(self, r: bytes) -> None:
         """Unregister data."""
         if handle := self._usable(r[0], whole=True):
-            if r[1] % 2 and not handle.home and not handle.in_callback:
+            self._gather(handle)
+            ended = not handle.in_callback and (self._ranks == 1 or not handle.reduced)
+            if r[1] % 2 and handle.home is None and ended:
                 self._emit("unregister_submit", handle.number)
                 handle.alive = False
             else:
@@ -383,7 +468,7 @@ class Oracle:
                 self._unregister(handle)
 
     def _unregister(self, handle: _Handle) -> None:
-        known = handle.home and self._defined(handle)
+        known = handle.home == handle.owner and self._defined(handle)
         digest = self._digest(handle) if known else 0
         self._emit("unregister", handle.number, int(known), f"{digest:#x}")
         handle.alive = False
@@ -392,7 +477,7 @@ class Oracle:
         """Cut data into parts: at once, or by a plan that StarPU applies when a task accesses parts or the whole."""
         byte, parts, by_rows, plan = r[0], r[1], r[2] % 2, r[3] % 2
         handle = self._usable(byte, ordered=True)
-        if handle is None or handle in self._held or not self._defined(handle) or handle.reduced or not handle.home:
+        if handle is None or handle in self._held or not self._defined(handle) or handle.reduced or handle.home is None:
             return
         kind, columns, rows = handle.shape
         by_rows = int(kind == SPARSE or (by_rows and kind == MATRIX))
@@ -445,6 +530,5 @@ class Oracle:
         for handle in self._handles:
             if handle.alive:
                 if not handle.scratch and self._defined(handle):
-                    number = self._new_number()
-                    self._emit("acquire", number, _AT_ONCE, 0, *self._run(number, [(handle, R)]))
+                    self._acquire(handle, R, _AT_ONCE, 0, handle.owner)
                 self._unregister(handle)

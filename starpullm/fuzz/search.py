@@ -12,10 +12,9 @@ from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
-from starpullm.fuzz.c_program import c_program
 from starpullm.fuzz.configuration import Configuration
 from starpullm.fuzz.draw import HANDLE, RECORD, Program, build
-from starpullm.fuzz.interpreter import Failure, Interpreter, built_interpreter
+from starpullm.fuzz.interpreter import Failure, Interpreter, built_interpreter, c_program
 
 _PROGRAMS_OF_A_SEED = 40
 _OPERATIONS, _BLOCK = 256, 8
@@ -46,16 +45,17 @@ class FailedProgram:
         return {**place, "what": what, "details": details, "tasks": self.program.tasks}
 
     def c_program(self) -> str:
-        """Return the program as C without any library but StarPU."""
-        variables = self.configuration.environment(Path())
+        """Return the program as C without any library but StarPU, and MPI for several ranks."""
+        ranks, variables = self.configuration.ranks, self.configuration.environment(Path())
         shown = " ".join(f'{name}="{value}"' for name, value in variables.items() if name != "STARPU_HOME")
         lines = (
             self.failure.sentence,
             f"Found by starpullm fuzz --seed {self.seed} in {self.configuration};",
             f"failed in {self.failed} of {self.tried} more runs before it was shrunk.",
             f"Environment: {shown}",
+            *[f"Compile it with mpicc, and run it with mpirun -n {ranks}."] * (ranks > 1),
         )
-        return c_program(self.program.text, "\n * ".join(lines))
+        return c_program(self.program.text, "\n * ".join(lines), ranks)
 
 
 @st.composite
@@ -65,11 +65,11 @@ def _block(draw: st.DrawFn) -> list[bytes]:
 
 
 @st.composite
-def _programs(draw: st.DrawFn, unit: int, operations: int) -> Program:
+def _programs(draw: st.DrawFn, configuration: Configuration, operations: int) -> Program:
     """Draw a program of at most so many operations, to which those are added that make it legal and compare its end."""
     handles = [draw(st.binary(min_size=HANDLE, max_size=HANDLE)) for _ in range(draw(st.integers(1, 6)))]
     blocks = [draw(_block()) for _ in range(draw(st.integers(1, operations // _BLOCK)))]
-    return build(handles, [record for block in blocks for record in block], unit)
+    return build(handles, [record for block in blocks for record in block], configuration.unit, configuration.ranks)
 
 
 class _FailedError(Exception):
@@ -136,7 +136,7 @@ def search_seed(
             report_multiple_bugs=False,
             print_blob=False,
         )
-        @given(_programs(configuration.unit, _OPERATIONS))
+        @given(_programs(configuration, _OPERATIONS))
         def run(program: Program) -> None:
             if search.fails(program):
                 raise _FailedError  # in one place: Hypothesis takes failures in different ones for different failures
@@ -155,7 +155,7 @@ def search(
     """Run programs of this seed and the ones after it until one fails or the time is over."""
     deadline = time.monotonic() + seconds
     total = 0
-    with built_interpreter() as directory:
+    with built_interpreter(Configuration.drawn(seed, chosen).ranks) as directory:
         while time.monotonic() < deadline:
             progress(seed, Configuration.drawn(seed, chosen), total)
             finding, ran = search_seed(directory, seed, chosen, deadline, _PROGRAMS_OF_A_SEED)

@@ -15,9 +15,8 @@ from starpullm.checks.random_programs import RandomPrograms
 from starpullm.checks.result import Outcome
 from starpullm.commands.main import main
 from starpullm.errors import InvalidArgumentError, MissingDependencyError
-from starpullm.fuzz.c_program import c_program
 from starpullm.fuzz.configuration import Configuration
-from starpullm.fuzz.interpreter import Interpreter, built_interpreter, compile_c, starpu_flags
+from starpullm.fuzz.interpreter import Interpreter, built_interpreter, c_program, compile_c, starpu_flags
 from starpullm.fuzz.oracle import SPARSE, Oracle
 from starpullm.fuzz.search import search_seed
 

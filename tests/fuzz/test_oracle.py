@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from starpullm.errors import InvalidArgumentError
-from starpullm.fuzz.c_program import c_program
 from starpullm.fuzz.configuration import Configuration
 from starpullm.fuzz.draw import random_program
+from starpullm.fuzz.interpreter import c_program
 from starpullm.fuzz.oracle import COMMUTE, MODES, REDUX, RW, SPARSE, Oracle, R, W
 
 
@@ -164,3 +164,10 @@ def test_a_configuration_that_is_none(text: str, words: str) -> None:
 def test_a_configuration_can_be_given_as_it_is_printed() -> None:
     drawn = Configuration.drawn(5, "")
     assert Configuration.drawn(6, str(drawn)) == drawn
+
+
+def test_ranks_are_drawn_only_if_they_are_named_and_always_perturbed() -> None:
+    drawn = [Configuration.drawn(seed, words) for words in ("", "ranks=3") for seed in range(30)]
+    assert [each.ranks for each in drawn] == [1] * 30 + [3] * 30
+    assert any(each.perturb == 0 for each in drawn[:30])
+    assert all(each.perturb for each in drawn[30:])
