@@ -426,7 +426,7 @@ class Oracle:
     def migrate(self, r: bytes) -> None:
         """Give data another owner."""
         handle = self._usable(r[0], whole=True)
-        if handle is not None and self._defined(handle):
+        if handle is not None and self._defined(handle) and not handle.reduced:
             self._gather(handle)
             handle.owner = r[1] % self._ranks
             self._emit("migrate", handle.number, handle.owner)
