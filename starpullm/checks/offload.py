@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -26,6 +27,9 @@ RECORD = "small"
 
 PLACES = {"ahead": ("2x1", "8M"), "lru": ("1x2", "12M")}
 """A partition for each plan, and a limit a little above the smallest. Without parallel workers both take two."""
+
+_QUIET_SECONDS = 0.5
+"""Without a write: a disk writes one of these data in milliseconds."""
 
 
 @check
@@ -77,6 +81,7 @@ class Offloading(StandaloneCheck):
             for node, most in enumerate((moving + staying, moving)):
                 if (used := bytes_on_node(node, most)) > most:
                     findings.append(Finding(f"after a step StarPU has {used} bytes on node {node}, expected {most}"))
+            wait_until_written(runtime)
             damage(directory)
             try:
                 trainer.step(*local_batch(trainer, case.seed, 1))
@@ -94,6 +99,14 @@ def unnamed_files(directory: Path) -> Iterator[BinaryIO]:
         if path.startswith(str(directory.resolve())) and path.endswith("(deleted)"):
             with descriptor.open("r+b") as file:
                 yield file
+
+
+def wait_until_written(runtime: Runtime) -> None:
+    """Wait for what a step still writes after its last task: it would take the place of the damage."""
+    before = -1
+    while (written := runtime.offloaded()[0]) > before:
+        before = written
+        time.sleep(_QUIET_SECONDS)
 
 
 def damage(directory: Path) -> None:
