@@ -17,6 +17,8 @@ class FailedTest(NamedTuple):
     anchor: str
     name: str
     reason: str
+    finding: str
+    """The first one of a check; it may be empty."""
     test: str
     family: str
     message: str
@@ -36,6 +38,9 @@ def failures(document: Document) -> list[FailedTest]:
                 name=f"{name}{where}",
                 reason=next(
                     (result["sentence"] for result in failed if result["sentence"]), reason_of(test["message"])
+                ),
+                finding=next(
+                    (line.strip() for line in test["message"].splitlines()[1:] if failed and line.strip()), ""
                 ),
                 test=re.sub("^[^:]*/", "", test["test"]),
                 family=test["family"],

@@ -198,6 +198,8 @@ def test_a_failure_is_named_by_check_and_configuration(message: str, reason: str
     names = ["runtime graph on 2x1 lws", "runtime graph on 2x1 lws", "test_mine on 2x1 lws", "test_mine"]
     reasons = ["so", "so", reason, reason]  # a check has said its own
     assert [(failure.name, failure.reason) for failure in found] == list(zip(names, reasons, strict=True))
+    finding = "".join(message.splitlines()[1:2]).strip()
+    assert [failure.finding for failure in found] == [finding, finding, "", ""]
     assert [len(group) for group in failure_groups(found)] == [2, 1, 1]
 
 
