@@ -198,9 +198,17 @@ def test_a_failure_is_named_by_check_and_configuration(message: str, reason: str
     names = ["runtime graph on 2x1 lws", "runtime graph on 2x1 lws", "test_mine on 2x1 lws", "test_mine"]
     reasons = ["so", "so", reason, reason]  # a check has said its own
     assert [(failure.name, failure.reason) for failure in found] == list(zip(names, reasons, strict=True))
-    finding = "".join(message.splitlines()[1:2]).strip()
-    assert [failure.finding for failure in found] == [finding, finding, "", ""]
     assert [len(group) for group in failure_groups(found)] == [2, 1, 1]
+
+
+def test_a_failed_check_is_shown_with_its_first_finding() -> None:
+    document, message = passing(), "parity: failed: 2 differ\n\n  differs  grads/qkvw\n  differs  grads/qkvb"
+    failed = own("parity", 1, "tensors", Outcome.FAILED)
+    document["tests"] = [
+        entry("test_a[tiny]", "parity", "failed", failed, message=message),
+        entry("test_mine[1]", "other", "failed", message=message),
+    ]
+    assert [failure.finding for failure in failures(document)] == ["differs  grads/qkvw", ""]
 
 
 def test_a_cell_leads_to_its_failure() -> None:
