@@ -54,10 +54,10 @@ def mutants(source: Path, seed: int) -> Iterator[Bug]:
     orders = []
     for stratum, patterns in STRATA.items():
         files = sorted(path for pattern in patterns for path in source.glob(pattern))
-        found = [of for path in files for of in candidates_of_file(path, str(path.relative_to(source)))]
+        found = [line for path in files for line in candidates_of_file(path, str(path.relative_to(source)))]
         orders.append([(stratum, candidate) for candidate in shuffled(found, seed, Stratum(stratum))])
-    for of_each in zip(*orders, strict=False):
-        for stratum, candidate in of_each:
+    for round_of_strata in zip(*orders, strict=False):
+        for stratum, candidate in round_of_strata:
             name = f"{candidate.file}:{candidate.line} {candidate.after.strip()}"
             yield Bug(f"mutants, {stratum}", name, candidate.rule, candidate)
 

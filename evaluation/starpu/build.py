@@ -29,9 +29,11 @@ class StarpuBuild:
             options = re.search(r"^STARPU_OPTIONS=\(\n(.*?)^\)", RECIPE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
             assert options
             chosen = [option for option in options[1].split() if option != "--disable-dependency-tracking"]
-            subprocess.run(["./autogen.sh"], cwd=self.source, check=True, capture_output=True)
-            configure = [str(self.source / "configure"), *chosen, "--enable-openmp"]
-            subprocess.run(configure, cwd=self._build, check=True, capture_output=True)
+            # StarPU looks there when it starts, and says so if there is nothing.
+            (directory / "share/starpu/perfmodels/sampling").mkdir(parents=True, exist_ok=True)
+            subprocess.run(["./autogen.sh"], cwd=self.source, check=True, stdout=subprocess.DEVNULL)
+            configure = [str(self.source / "configure"), *chosen, "--enable-openmp", f"--prefix={directory}"]
+            subprocess.run(configure, cwd=self._build, check=True, stdout=subprocess.DEVNULL)
         self.unchanged = self.make()
         if not self.unchanged:
             raise RuntimeError(f"{self._build}: StarPU can't be compiled, expected `make` there to end well")

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VERSION = 1, MAX_HANDLES = 256, MAX_TASKS = 1024, MAX_ACCESSES = 5, MAX_CHILDREN = 16 };
+enum { VERSION = 1, MAX_HANDLES = 256, MAX_TASKS = 1024, MAX_ACCESSES = 5, MAX_CHILDREN = 16, MAX_CONTEXTS = 4 };
 enum { VARIABLE, VECTOR, MATRIX, SPARSE };
 enum {
     R = STARPU_R,
@@ -42,10 +42,12 @@ struct view {
 
 static starpu_data_handle_t handles[MAX_HANDLES]; /* parts of one partition are neighbours */
 static struct view homes[MAX_HANDLES];            /* first is NULL without one */
+static unsigned contexts[MAX_CONTEXTS];           /* StarPU's numbers; the first is 0 */
 
 static struct {
     struct starpu_task *task; /* while it is to be waited for */
     uint32_t workers;         /* set of those that may run it */
+    uint64_t context;         /* 0: that of all workers */
     pthread_t waiter;         /* waits for it, from before it is submitted */
     atomic_int runs;
     int expected_runs, num_children;
@@ -180,6 +182,8 @@ static void kernel(void **buffers, void *arguments)
         views[i] = view_of(buffers[i]);
     if (!is_on(a, (unsigned)starpu_worker_get_id()) || (a[WORKERS] && starpu_combined_worker_get_size() > 1))
         fail("task %" PRIu64 " runs on worker %d, which it excludes", number, starpu_worker_get_id());
+    if (!starpu_sched_ctx_contains_worker(starpu_worker_get_id(), contexts[tasks[number].context]))
+        fail("task %" PRIu64 " runs on worker %d, which isn't in its context", number, starpu_worker_get_id());
     if (!is_in(a, starpu_task_get_implementation(starpu_task_get_current())))
         fail("task %" PRIu64 " runs in another implementation than %" PRIu64, number, implementation);
     run_accesses(number, a[PAUSE], (int)a[COUNT], a + ACCESSES, views);
@@ -231,6 +235,8 @@ static void submit_created(struct starpu_task *task, const uint64_t *a)
         task->workerids = &tasks[a[NUMBER]].workers;
         task->workerids_len = 1;
     }
+    if (tasks[a[NUMBER]].context)
+        task->sched_ctx = contexts[tasks[a[NUMBER]].context];
     task->callback_func = callback;
     task->callback_arg = (void *)a;
     task->detach = !(a[FLAGS] & WAITABLE);
@@ -272,6 +278,13 @@ void op_task(const uint64_t *a)
         submit(a);
     else
         tasks[a[PARENT]].children[tasks[a[PARENT]].num_children++] = a;
+}
+
+/* context, a task */
+void op_context_task(const uint64_t *a)
+{
+    tasks[a[1 + NUMBER]].context = a[0];
+    op_task(a + 1);
 }
 
 /* task */
@@ -401,6 +414,19 @@ void op_partition(const uint64_t *a)
         parts[i] = starpu_data_get_sub_data(parent, 1, i);
 }
 
+/* context, scheduler, first worker, number of workers */
+void op_context(const uint64_t *a)
+{
+    static const char *const schedulers[] = {"lws", "eager", "prio", "ws", "dmda"};
+    const unsigned available = starpu_worker_get_count();
+    const int count = 1 + (int)(a[3] % available);
+    int workers[STARPU_NMAXWORKERS];
+    for (int i = 0; i < count; i++)
+        workers[i] = (int)((a[2] + (unsigned)i) % available);
+    contexts[a[0]] = starpu_sched_ctx_create(workers, count, "fuzz", STARPU_SCHED_CTX_POLICY_NAME,
+                                             schedulers[a[1] % (sizeof schedulers / sizeof *schedulers)], 0);
+}
+
 /* ---- Operations that look at main memory without an access, if there is no other ---- */
 
 static bool has_one_node(void)
@@ -442,6 +468,8 @@ static unsigned node(uint64_t number)
 
 OPERATION(op_wait_for_all, starpu_task_wait_for_all())
 OPERATION(op_pause, starpu_pause())
+/* context */
+OPERATION(op_delete_context, starpu_sched_ctx_delete(contexts[a[0]]))
 OPERATION(op_resume, starpu_resume())
 /* handle */
 OPERATION(op_release, starpu_data_release(handles[a[0]]))

@@ -12,11 +12,11 @@ RECORD, HANDLE = 16, 4
 _SHARES = {
     **{"": 2, "task": 24, "handle": 1, "acquire": 3, "release": 1, "wait": 1, "wait_for_all": 1},
     **{"partition": 2, "unpartition": 1, "prefetch": 1, "idle_prefetch": 1, "fetch": 1, "evict": 1, "copy": 1},
-    **{"invalidate": 1, "unregister": 1, "pause": 1, "synchronise": 1},
+    **{"invalidate": 1, "unregister": 1, "pause": 1, "synchronise": 1, "context": 1},
 }
 _OPERATIONS = [name for name, share in _SHARES.items() for _ in range(share)]
 """A byte chooses one of the oracle's; none is the simplest."""
-_RANK_OPERATIONS = [name for name in _OPERATIONS if "partition" not in name]
+_RANK_OPERATIONS = [name for name in _OPERATIONS if "partition" not in name and name != "context"]
 _RANK_OPERATIONS += ["get", "get", "migrate", "migrate", "gather", "gather"]
 
 

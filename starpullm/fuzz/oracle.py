@@ -22,7 +22,7 @@ _SEQUENTIAL, _WITHOUT_REDUCTION = 1, 2
 _BY_OWNERS, _ON_NODE, _ON_DATA = range(3)
 _AT_ONCE, _IN_CALLBACK, _HELD = range(3)
 _MASK = (1 << 64) - 1
-_MAX_TASKS, _MAX_HANDLES, _MAX_CHILDREN, _MAX_DEPTH = 900, 240, 16, 3
+_MAX_TASKS, _MAX_HANDLES, _MAX_CHILDREN, _MAX_DEPTH, _MAX_CONTEXTS = 900, 240, 16, 3, 3
 
 MODES = (R, RW, W, COMMUTE, R, RW, REDUX, W, R, RW, COMMUTE, REDUX)
 """A byte of an operation chooses one; the first is the simplest."""
@@ -108,9 +108,10 @@ class Oracle:
         self._values: list[int | None] = []
         self._held: list[_Handle] = []
         self._paused = False
+        self._contexts: list[int] = []
         self._waitable: list[int] = []
-        self._parents: dict[int, list[str]] = {}
-        """Tasks whose callbacks may submit others, and their lines."""
+        self._parents: dict[int, tuple[int, list[str]]] = {}
+        """Tasks whose callbacks may submit others, with their contexts and lines."""
 
     def text(self) -> str:
         """Return the program as the interpreter reads it."""
@@ -252,7 +253,11 @@ class Oracle:
             if kind % 2 and not any(handle.ordered for handle, _ in accesses):
                 flags |= _WITHOUT_CONSISTENCY
         workers, worker = (0, 0) if where < 150 else (1 + where % 3, where // 3)
-        if priority >= 224 and workers in (0, 3):
+        context = self._contexts[where % len(self._contexts)] if self._contexts and where < 100 else 0
+        if by_callback:
+            context = self._parents[parent][0]
+            workers = 0 if context else workers
+        if priority >= 224 and workers in (0, 3) and not context:
             flags |= _PARALLEL
         # StarPU looks at the first implementation alone if it is told the worker.
         implementation = how % 2 if 100 <= how < 150 and workers != 1 else -1
@@ -263,7 +268,7 @@ class Oracle:
                 self._gather(written, writes=access != W)
         words = [number, flags, _PRIORITIES[priority % 7], workers, worker, implementation, parent]
         self._emit(
-            *(["task"] if self._ranks == 1 else ["mpi_task", selection, rank]),
+            *(["mpi_task", selection, rank] if self._ranks > 1 else ["context_task", context] if context else ["task"]),
             *words,
             pause * (pause < 100),
             len(accesses),
@@ -274,14 +279,14 @@ class Oracle:
         lines = self._lines[-1]
         if by_callback:
             # Before the task that submits it, which is submitted with its callback.
-            lines = self._parents[parent]
+            lines = self._parents[parent][1]
             lines[:0] = self._lines.pop()
             if len(lines) > _MAX_CHILDREN:
                 del self._parents[parent]
         if flags & _WAITABLE:
             self._waitable.append(number)
         if not flags & _SYNCHRONOUS and self._ranks == 1:
-            self._parents[number] = lines
+            self._parents[number] = context, lines
 
     def wait(self, r: bytes) -> None:
         """Wait for a task that is to be waited for."""
@@ -297,6 +302,17 @@ class Oracle:
         for handle in self._handles:
             handle.writer, handle.readers = [], []
             handle.contributed = False
+
+    def context(self, r: bytes) -> None:
+        """Make a scheduling context of some workers with a scheduler, or delete one whose tasks have ended."""
+        if r[0] % 2 and len(self._contexts) < _MAX_CONTEXTS:
+            number = next(n for n in range(1, _MAX_CONTEXTS + 1) if n not in self._contexts)
+            self._contexts.append(number)
+            self._emit("context", number, *r[1:4])
+            self._parents.clear()  # their callbacks may submit before it is there
+        elif self._contexts:
+            self.wait_for_all()
+            self._emit("delete_context", self._contexts.pop(0))
 
     def pause(self, r: bytes) -> None:
         """Pause the workers, or let them resume."""
@@ -525,6 +541,8 @@ class Oracle:
         while self._waitable:
             self.wait(b"\0")
         self.wait_for_all()
+        while self._contexts:
+            self.context(b"\0")
         while any(handle.alive and handle.partitions for handle in self._handles):
             self.unpartition(bytes(2))
         for handle in self._handles:

@@ -101,6 +101,16 @@ def test_a_parallel_task_on_workers_of_a_set(directory: Path) -> None:
         assert interpreter.run(oracle.text(), 60) is None
 
 
+def test_a_task_runs_in_its_context(directory: Path) -> None:
+    text = RIGHT.replace("task 0 ", "context 1 2 2 0\ncontext_task 1 0 ").replace("all\n", "all\ndelete_context 1\n")
+    outside = text.replace("context_task 1 0 0 0 0 0", "context_task 1 0 0 0 1 0")  # StarPU obeys EXECUTE_ON_WORKER
+    with Interpreter(directory, Configuration("prio", 4)) as interpreter:
+        assert interpreter.run(text, 60) is None
+        failure = interpreter.run(outside, 60)
+    assert failure is not None
+    assert failure.sentence == "task 0 runs on worker 0, which isn't in its context"
+
+
 def test_a_hang_has_the_stacks_of_its_workers(directory: Path) -> None:
     with Interpreter(directory, PLAIN) as interpreter:
         failure = interpreter.run(ENDLESS, 3)

@@ -43,9 +43,29 @@ def test_what_has_no_content_is_written_first() -> None:
     assert [_accesses(line)[0][1] for line in oracle.text().splitlines() if line.startswith("task")] == [W, R]
 
 
-def _task(*chosen: int, kind: int = 0) -> bytes:
+def test_tasks_in_contexts_submit_others_there() -> None:
+    oracle = Oracle(1)
+    oracle.handle(bytes([1, 0, 0, 240]))  # without order, so that callbacks may submit its tasks
+    oracle.context(bytes([1, 2, 0, 1]))
+    oracle.context(bytes([1, 0, 0, 0]))
+    oracle.task(_task(0, 0, where=1))
+    oracle.task(_task(0, 0, kind=255, where=150))
+    oracle.end()
+    lines = [line.split() for line in oracle.text().splitlines()]
+    assert [line[:3] for line in lines if "context" in line[0]] == [
+        ["context", "1", "2"],
+        ["context", "2", "0"],
+        ["context_task", "2", "1"],
+        ["context_task", "2", "0"],
+        ["delete_context", "1"],
+        ["delete_context", "2"],
+    ]
+    assert [line[5] for line in lines if line[0] == "context_task"] == ["0", "0"]  # workers: any
+
+
+def _task(*chosen: int, kind: int = 0, where: int = 0) -> bytes:
     """Return the record of a task with a pair of handle and mode."""
-    return bytes([0, *chosen, *bytes(6), kind, *bytes(5)])
+    return bytes([0, *chosen, *bytes(6), kind, 0, where, *bytes(3)])
 
 
 def test_data_without_elements_are_written_before_they_are_read() -> None:
@@ -115,9 +135,17 @@ def test_invalidated_memory_is_given_back_if_nothing_else_keeps_it() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_program_waits_for_all_that_it_starts(seed: int) -> None:
     paused, held, alive, waitable, run = False, 0, set[int](), set[int](), list[int]()
+    contexts = set[int]()
     for line in _random_program(seed).splitlines()[1:-1]:
         name, *words = line.split()
         numbers = [int(word, 0) for word in words if not word.isupper()]
+        if name == "context":
+            contexts.add(numbers[0])
+        if name == "delete_context":
+            contexts.remove(numbers[0])
+        if name == "context_task":
+            name, context, *numbers = "task", *numbers
+            assert context in contexts
         paused = name == "pause" or (paused and name != "resume")
         held += (name == "acquire" and numbers[1] == 2) - (name == "release")
         if name in ("task", "acquire"):
@@ -132,7 +160,7 @@ def test_a_program_waits_for_all_that_it_starts(seed: int) -> None:
             waitable.remove(numbers[0])
         if name in ("wait", "wait_for_all", "unregister", "invalidate"):
             assert not paused
-    assert (paused, held, alive, waitable) == (False, 0, set(), set())
+    assert (paused, held, alive, waitable, contexts) == (False, 0, set(), set(), set())
     assert sorted(run) == list(range(len(run)))
 
 
