@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from io import FileIO
@@ -29,6 +29,7 @@ from starpullm.processes.stacks import native_stacks
 
 START_SECONDS = 60.0  # for StarPU, which may measure the machine
 _STACK_SECONDS = 15.0
+_MPIRUN_SECONDS = 60.0  # to end after a rank
 _TOOL_SECONDS = 120.0  # for pkg-config and the compiler
 _PIPE_BYTES = 1 << 20
 
@@ -66,8 +67,9 @@ def c_program(text: str, comment: str, ranks: int = 1) -> str:
     head, *lines = (line.split() for line in text.splitlines()[:-1])
     calls = []
     for line in lines:
-        where = f"if (rank == {line.pop(0)}) " if line[0].isdecimal() else ""
-        calls.append(f"    {where}op_{line[0]}((uint64_t[]){{{', '.join(line[1:]) or '0'}}});")
+        # Not with "if": arguments that callbacks use must live as long as main().
+        before, after = (f"rank == {line.pop(0)} ? ", " : (void)0") if line[0].isdecimal() else ("", "")
+        calls.append(f"    {before}op_{line[0]}((uint64_t[]){{{', '.join(line[1:]) or '0'}}}){after};")
     main = _MAIN.format(unit=head[2], calls="\n".join(calls))
     return f"/* {comment} */\n{program_source(ranks).partition('/* INTERPRETER')[0].partition('*/')[2]}{main}"
 
@@ -217,6 +219,13 @@ class Interpreter:
         others = [reply for reply in replies if reply != expected]
         return others[0] if others else "" if waiting else expected
 
+    def _ends(self, process: subprocess.Popen[bytes]) -> bool:
+        """Return whether the process has ended; mpirun gives the other ranks some seconds after one has crashed."""
+        if len(processes_of(self._job.name)) <= len(self._replies) > 1:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_MPIRUN_SECONDS)
+        return process.poll() is not None
+
     def run(self, text: str, time_limit: float, *, stacks: bool = True) -> Failure | None:
         """Run a program; after a failure the next one has a new process. Stacks take some seconds."""
         process = self._start()
@@ -227,7 +236,7 @@ class Interpreter:
             return None
         if reply:
             failure = Failure(reply)
-        elif process.poll() is None:
+        elif not self._ends(process):
             pids = sorted(processes_of(self._job.name))[len(self._replies) > 1 :] if stacks else []  # not mpirun
             details = "\n".join(native_stacks(pid, _STACK_SECONDS) for pid in pids)
             failure = Failure(f"had not ended after {time_limit:.0f} s", details, is_hang=True)
@@ -235,6 +244,8 @@ class Interpreter:
             status, output = process.returncode, self._last_output()
             status = status if status <= 128 else 128 - status  # mpirun adds a rank's signal to 128
             ending = f"was ended by {signal_name(-status)}" if status < 0 else f"ended with exit status {status}"
+            rank = re.search(r"process (rank \d+) with PID", output)
+            ending = f"{rank[1]} {ending}" if rank else ending
             asserted = re.search(r"^.*([Aa]ssert|\[abort\]).*$", output, re.MULTILINE)
             failure = Failure(f"{ending}: {asserted[0].strip()}" if asserted else ending, output)
         self._stop()

@@ -243,7 +243,9 @@ class Oracle:
             return
         parent = list(self._parents)[how % len(self._parents)] if by_callback else -1
         flags = _WAITABLE * (140 <= kind < 180) | _SYNCHRONOUS * (180 <= kind < 190)
-        flags |= _WAITED_BEFORE * (140 <= kind < 150) | _SYNCHRONOUS_SENDS * (self._ranks > 1 and kind % 8 == 1)
+        flags |= _WAITED_BEFORE * (140 <= kind < 150)
+        if self._ranks > 1 and kind % 4 == 1 and not any(handle.reducible for handle, _ in accesses):
+            flags |= _SYNCHRONOUS_SENDS
         if flags & _SYNCHRONOUS:
             self._settle()
         number = self._new_number()
@@ -422,7 +424,9 @@ class Oracle:
             number = self._new_number()
             self._emit("send", number, first.number, first.owner, second.number, second.owner, r[4] % 2)
         else:
+            self.wait_for_all()  # other messages of the data that it writes may be taken for its message
             self._emit("mpi_copy", first.number, second.number, asynchronous)
+            self.wait_for_all()
         for place, other in zip(first.places, second.places, strict=True):
             self._values[place] = self._values[other]
 

@@ -164,6 +164,23 @@ def test_a_program_waits_for_all_that_it_starts(seed: int) -> None:
     assert sorted(run) == list(range(len(run)))
 
 
+def test_messages_of_the_same_data_that_starpu_mixes_up_are_not_drawn() -> None:
+    """A copy to another rank is alone, and what is sent synchronously isn't reduced."""
+    copies = sends = 0
+    for seed in range(40):
+        lines = random_program(seed, 200, 2).text.splitlines()
+        unreduced = {line.split()[2] for line in lines if " handle " in line and int(line.split()[-1]) & 2}
+        for before, line, after in zip(lines, lines[1:], lines[2:], strict=False):
+            name, *words = line.split()
+            if name == "mpi_copy":
+                copies += 1
+                assert (before, after) == ("mpi_wait_for_all", "mpi_wait_for_all")
+            if name == "mpi_task" and int(words[3]) & 64:
+                sends += 1
+                assert {words[i] for i in range(11, 11 + 3 * int(words[10]), 3)} <= unreduced
+    assert min(copies, sends) > 0
+
+
 def test_the_same_records_are_the_same_program() -> None:
     assert _random_program(7) == _random_program(7)
     assert _random_program(7) != _random_program(8)

@@ -13,6 +13,7 @@ import pytest
 from starpullm.fuzz.configuration import Configuration
 from starpullm.fuzz.draw import random_program
 from starpullm.fuzz.interpreter import Interpreter, built_interpreter, c_program, compile_c, starpu_flags
+from starpullm.fuzz.oracle import Oracle
 from starpullm.processes.mpirun import mpirun_here
 
 pytestmark = pytest.mark.timeout(240)
@@ -66,14 +67,15 @@ def test_a_task_on_another_rank_than_expected(directory: Path) -> None:
     assert failure.sentence in ("task 0 has run 1 times, expected 0", "task 0 has run 0 times, expected 1")
 
 
-def test_a_crash_and_a_hang_of_one_rank(directory: Path) -> None:
+def test_a_crash_and_a_hang_of_one_rank(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (100.0, 0.0, 0.0))  # mpirun waits for 10 s before it ends
     with Interpreter(directory, TWO) as interpreter:
-        crash = interpreter.run(RIGHT.replace("unregister", "1 release 7\nunregister"), 60)
+        crash = interpreter.run(RIGHT.replace("unregister", "1 release 7\nunregister"), 5)
         # Rank 1 drops its copy and waits for another, which rank 0 doesn't send.
         hang = interpreter.run(RIGHT.replace("mpi_wait_for_all", "1 flush 0\n1 get 0 1"), 5)
         assert interpreter.run(RIGHT, 60) is None
     assert crash is not None
-    assert crash.sentence.startswith("was ended by SIG")
+    assert crash.sentence.startswith("rank 1 was ended by SIG")
     assert hang is not None
     assert hang.is_hang
     assert "op_get" in hang.details
@@ -98,7 +100,13 @@ def test_a_planted_mistake_is_found(
 
 def test_a_c_program_fails_alone_as_the_program_does(directory: Path, tmp_path: Path) -> None:
     environment = {**os.environ, **TWO.environment(directory)}
-    for name, text, status in (("wrong", WRONG, 1), ("right", RIGHT, 0)):
+    oracle = Oracle(1, 2)
+    oracle.handle(bytes(4))
+    oracle.task(bytes([0, 0, 1, *bytes(10), 99, 0]))
+    for _ in range(3):
+        oracle.acquire(bytes([0, 1, 1, 0]))
+    oracle.end()
+    for name, text, status in (("wrong", WRONG, 1), ("right", RIGHT, 0), ("callbacks", oracle.text(), 0)):
         compile_c(c_program(text, name, 2), tmp_path / name, ["-Wall", "-Werror", *starpu_flags(2)], 2)
         command = [*mpirun_here(2, [], environment.get("PATH")), str(tmp_path / name)]
         run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=100, check=False)
