@@ -144,11 +144,12 @@ static int push(struct starpu_task *task)
 struct candidate {
     unsigned context, worker;
     bool is_device;
-    unsigned rank; /* how many of the context's workers of its kind come before */
+    unsigned rank;                  /* how many of the context's workers of its kind come before */
+    const struct starpu_task *next; /* of the ready tasks */
 };
 
-/* How many of a context's workers of a kind come before one, in the order of the settings; UINT_MAX: how many there
- * are. With a task, of those that can run it. */
+/* How many of a context's workers of a kind come before one; UINT_MAX: how many there are. With a task, of those that
+ * can run it. */
 static unsigned workers_before(unsigned context, bool device, unsigned worker, struct starpu_task *task)
 {
     struct starpu_worker_collection *workers = starpu_sched_ctx_get_worker_collection(context);
@@ -157,8 +158,7 @@ static unsigned workers_before(unsigned context, bool device, unsigned worker, s
     workers->init_iterator(workers, &iterator);
     while (workers->has_next(workers, &iterator)) {
         const unsigned other = (unsigned)workers->get_next(workers, &iterator);
-        const bool is_before = worker == UINT_MAX || (settings->from_last ? other > worker : other < worker);
-        before += is_before && is_device(other) == device &&
+        before += other < worker && is_device(other) == device &&
                   (!task || starpu_worker_can_execute_task_first_impl(other, task, NULL));
     }
     return before;
@@ -194,16 +194,25 @@ static bool is_for_other_kind(struct starpu_task *task, const struct candidate *
     return device != candidate->is_device && workers_before(candidate->context, device, UINT_MAX, task) > 0;
 }
 
+static bool is_its_turn(struct starpu_task *task, const struct candidate *candidate)
+{
+    const unsigned count = workers_before(candidate->context, candidate->is_device, UINT_MAX, task);
+    return workers_before(candidate->context, candidate->is_device, candidate->worker, task) ==
+           task_number(task) % count;
+}
+
 /* A task may run on the first `max_workers` workers that can run it, so that one worker always may. */
 static bool may_run(struct starpu_task *task, const void *state)
 {
     const struct candidate *candidate = state;
-    if (is_held(task))
+    if (is_held(task) || (settings->in_turn && task != candidate->next))
         return false;
     if (!starpu_worker_can_execute_task_first_impl(candidate->worker, task, NULL))
         return false;
     if (starpu_opencl_worker_get_count() > 0 && is_for_other_kind(task, candidate))
         return false;
+    if (settings->in_turn)
+        return is_its_turn(task, candidate);
     if (is_bound_to_first(task))
         return workers_before(candidate->context, candidate->is_device, candidate->worker, task) == 0;
     if (settings->max_workers == 0 || candidate->rank < settings->max_workers)
@@ -225,12 +234,14 @@ static struct starpu_task *pop(unsigned id)
     struct context *context = starpu_sched_ctx_get_policy_data(id);
     const unsigned worker = (unsigned)starpu_worker_get_id_check();
     const bool device = is_device(worker);
-    const struct candidate candidate = {id, worker, device, workers_before(id, device, worker, NULL)};
-    const bool is_extra = settings->max_workers > 0 && candidate.rank >= settings->max_workers;
+    struct candidate candidate = {id, worker, device, workers_before(id, device, worker, NULL), NULL};
+    const bool is_extra = settings->max_workers > 0 && candidate.rank >= settings->max_workers && !settings->in_turn;
     struct starpu_task *task = NULL;
     unsigned mask; /* of implementations */
     pthread_mutex_lock(&context->lock);
-    if ((!is_extra || context->restricted > 0) && (settings->max_workers != 1 || num_taken[!device] <= 0))
+    candidate.next = context->ready.count > 0 ? context->ready.heap[0].task : NULL;
+    const int num_others = num_taken[!device] + (settings->in_turn ? num_taken[device] : 0);
+    if ((!is_extra || context->restricted > 0) && (settings->max_workers != 1 || num_others <= 0))
         task = ready_pop(&context->ready, may_run, &candidate);
     if (task) {
         context->restricted -= is_restricted(task);
@@ -261,11 +272,12 @@ static void settle(void)
     }
 }
 
-/* Every fourth task is delayed, half of them before they are looked at and half of them after. */
+/* Every fourth task is delayed, without a seed every one: half of them before they are looked at and half of them
+ * after. */
 static void delay(const struct starpu_task *task, bool is_started)
 {
     const uint64_t random = mix(settings->seed ^ 0xd1b54a32d192ed03, task_number(task));
-    if (settings->delay_us > 0 && (random & 3) == 0 && ((random >> 2 & 1) != 0) == is_started)
+    if (settings->delay_us > 0 && ((random & 3) == 0 || settings->seed == 0) && ((random >> 2 & 1) != 0) == is_started)
         sleep_us((random >> 8) % settings->delay_us);
 }
 

@@ -19,7 +19,7 @@ struct settings read_settings(void)
         .directory = getenv("STARPULLM_PROBE_DIRECTORY"),
         .seed = number("STARPULLM_PROBE_SEED"),
         .max_workers = (unsigned)number("STARPULLM_PROBE_MAX_WORKERS"),
-        .from_last = number("STARPULLM_PROBE_FROM_LAST") != 0,
+        .in_turn = number("STARPULLM_PROBE_IN_TURN") != 0,
         .delay_us = (unsigned)number("STARPULLM_PROBE_DELAY_US"),
         .settle_ms = (unsigned)number("STARPULLM_PROBE_SETTLE_MS"),
         .prompt_ms = (unsigned)number("STARPULLM_PROBE_PROMPT_MS"),

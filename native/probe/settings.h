@@ -13,7 +13,7 @@ struct settings {
     const char *directory; /* where the log's folder is made; NULL: nothing is recorded */
     uint64_t seed;         /* 0: tasks in the order of submission */
     unsigned max_workers;  /* that may run tasks at the same time; 0: all */
-    bool from_last;        /* these are the last ones, not the first */
+    bool in_turn;          /* one task at a time, in the order of submission, each on another worker */
     unsigned delay_us;     /* longest random delay of a task */
     unsigned settle_ms;    /* tasks wait until a while nothing has been submitted: all these waits together */
     unsigned prompt_ms;    /* instead, a submission of a ready task waits until it has run: all these waits together */

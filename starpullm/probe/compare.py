@@ -24,6 +24,7 @@ class RunComparison:
     ``tolerated_handles``, the difference comes from accesses that StarPU may reorder, or from what the application
     computed from them; ``allowed_before`` and ``allowed_after`` are the accesses with such differences, without those
     whose own order is free. ``left_out`` counts outputs that aren't compared, because they depend on unsteady tasks.
+    ``is_reordered`` says whether accesses whose order is free had another one.
     """
 
     outputs: int = 0
@@ -32,6 +33,7 @@ class RunComparison:
     tolerated: int = 0
     tolerated_handles: tuple[int, ...] = ()
     left_out: int = 0
+    is_reordered: bool = False
     findings: tuple[ProgramFinding, ...] = ()
     allowed_before: tuple[int, ...] = ()
     allowed_after: tuple[int, ...] = ()
@@ -192,10 +194,11 @@ class _Explanation:
 
 
 def _ran_in_same_order(one: TaskFlow, two: TaskFlow) -> bool:
-    """Return whether the tasks with accesses whose order is free started in the same order in both runs."""
+    """Return whether tasks with accesses whose order is free ran in the same order on the same workers in both runs."""
     tasks = np.unique(one.task[one.is_free | ((one.mode & probe_log.MODE_REDUX) != 0)])
     its_order, other_order = (np.argsort(flow.start_ns[tasks], kind="stable") for flow in (one, two))
-    return np.array_equal(its_order, other_order)
+    its_workers, other_workers = (flow.log.workers[flow.tasks[tasks]] for flow in (one, two))
+    return np.array_equal(its_order, other_order) and np.array_equal(its_workers, other_workers)
 
 
 class _Pairs:
@@ -206,7 +209,8 @@ class _Pairs:
     ) -> None:
         self.reference, self.other = reference, other
         self.is_of_kind = (reference.ran_on_device != other.ran_on_device) & bounds_devices
-        self.is_same_order = is_same_order and _ran_in_same_order(reference, other)
+        self.is_reordered = not _ran_in_same_order(reference, other)
+        self.is_same_order = is_same_order and not self.is_reordered
         before, after = ([(flow.before, flow.after)[which] for flow in (reference, other)] for which in (0, 1))
         none = np.zeros(reference.num_tasks, bool)
         self.unsteady = unsteady or Unsteady(none, none)
@@ -240,6 +244,7 @@ class _Pairs:
             allowed_before=explanation.received_freely,
             allowed_after=tuple(np.flatnonzero(allowed & ~self._free()).tolist()),
             left_out=self.left_out,
+            is_reordered=self.is_reordered,
             unsteady=Unsteady(self.other_arguments, differs),
         )
 

@@ -39,10 +39,8 @@ def conclude(
     addresses = [fault for fault in faults if fault.kind.is_note]
     notes = [*addresses, *_notes(seen, found)]
     is_unlike = seen.totals["left_out"] or any(one.kind.forbids_comparison or one.kind is Fault.ENDING for one in found)
-    output = "" if seen.has_steady_output else "standard output isn't compared: it changes from run to run by itself"
-    if seen.names_workers and not output:
-        output = "standard output is compared on one worker only: it says which worker has run a task"
-    surroundings = (*reference.surroundings, no_input(), output, runs.files.leavings() if is_unlike else "")
+    leavings = runs.files.leavings() if is_unlike else ""
+    surroundings = (*reference.surroundings, no_input(), seen.output_left_out(), leavings)
     found, notes = (with_places(findings, reference.flows) for findings in (found, notes))
     found = [_completed(finding, runs.replay(finding.schedule)) for finding in found]
     totals, unseen = seen.totals, tuple(seen.unseen(is_bounded=tolerance is not None))

@@ -17,7 +17,7 @@ from starpullm.probe.elements import Tolerance, parse_tolerance
 from starpullm.probe.findings import Fault, ProgramFinding, first_of_each
 from starpullm.probe.first_difference import MOST_FIRST_ELEMENTS, with_first_element
 from starpullm.probe.intended import read_intended
-from starpullm.probe.observations import Observations
+from starpullm.probe.observations import BY_ITSELF, Observations
 from starpullm.probe.order import broken_order
 from starpullm.probe.poison import ReadAccess, explain_poison, of_unwritten
 from starpullm.probe.probe_result import ProbeResult
@@ -172,8 +172,7 @@ class _Judge:
             self._poisoned_runs(reference)
         if self.is_steady is False:
             return
-        delay_us = min(_LONGEST_DELAY_US, 8 * _DELAYS_US // reference.num_tasks)
-        perturbed = probe_schedules.perturbed(runs, seed, reference.num_workers, delay_us)
+        perturbed = probe_schedules.perturbed(runs, seed, reference.num_workers, _delay_us(reference))
         all(self._follows(schedule, reference) for schedule in (*perturbed, probe_schedules.PROMPT))
 
     def _watch(self, reference: RecordedRun) -> None:
@@ -201,7 +200,9 @@ class _Judge:
             if not reference.flows.keys() == one.flows.keys() == two.flows.keys():
                 return
             compared = self._compared(one, two)
-            if self.is_steady is None and any(comparison.findings for comparison in compared.values()):
+            has_findings = any(comparison.findings for comparison in compared.values())
+            has_findings |= bool(self.seen.other_output(one, two))
+            if self.is_steady is None and has_findings:
                 self.is_steady = self._follows(probe_schedules.REPEATED, reference)
                 compared = self._compared(one, two)
             if self.is_steady is False:
@@ -211,7 +212,7 @@ class _Judge:
                 flows = one.flows[rank], two.flows[rank]
                 self.seen.add_comparison(rank, comparison)
                 found = self._without_addresses(flows[0], comparison.findings, first, second)
-                found += self.seen.other_output(one, two)
+                found += self._other_output(one, two, reference)
                 self.seen.findings += explain_poison(*flows, found, read_access)
                 if all(have_ended_well):
                     self.seen.findings += of_unwritten(first.name, one.flows[rank])
@@ -234,7 +235,8 @@ class _Judge:
         compared = self._compared(run, reference)
         differs = any(comparison.different or comparison.findings for comparison in compared.values())
         is_repeated, output = run.schedule is probe_schedules.REPEATED, self.seen.other_output(run, reference)
-        self.seen.has_steady_output &= not (is_repeated and output)
+        if is_repeated and output:
+            self.seen.leave_out_output(BY_ITSELF)
         if not is_repeated and self.is_steady is None and (differs or output):
             self.is_steady = self._follows(probe_schedules.REPEATED, reference)
             if not self.is_steady:
@@ -243,13 +245,20 @@ class _Judge:
         for rank, comparison in compared.items():
             self.seen.add_comparison(rank, comparison)
             self.seen.findings += self._faults(run, rank, reference.flows[rank], comparison)
-        found = [] if differs else self.seen.other_output(run, reference)
-        if found and run.schedule.max_workers > 1 and self.seen.names_workers is None:
-            with self.runs.run(probe_schedules.ON_LAST) as on_last:
-                self.seen.names_workers = bool(self.seen.other_output(on_last, reference))
-            found = self.seen.other_output(run, reference)
-        self.seen.findings += found
+        is_explained = differs or any(comparison.is_reordered for comparison in compared.values())
+        self.seen.findings += () if is_explained else self._other_output(run, reference, reference)
         return not any(finding.kind.forbids_comparison for finding in self.seen.findings)
+
+    def _other_output(self, run: RecordedRun, base: RecordedRun, reference: RecordedRun) -> list[ProgramFinding]:
+        """Return a finding about other output, unless a run that can't have other results has other output, too."""
+        schedule, why = probe_schedules.LONGER, "it changes with the time that tasks take"
+        if run.schedule.max_workers > 1:
+            schedule, why = probe_schedules.IN_TURN, "it says which workers run tasks, or how long"
+        if self.seen.other_output(run, base) and schedule.name not in self.runs.seconds:
+            with self.runs.run(replace(schedule, delay_us=_delay_us(reference))) as control:
+                if control.ending.words != reference.ending.words:
+                    self.seen.leave_out_output(why, on_one=not schedule.in_turn)
+        return self.seen.other_output(run, base)
 
     def _faults(
         self, run: RecordedRun, rank: int, flow: TaskFlow, comparison: RunComparison
@@ -290,6 +299,10 @@ class _Judge:
         is_same_order = run.schedule in probe_schedules.POISONED and self.seen.totals["tolerated"] == 0
         free = {"is_same_order": is_same_order, "bounds_devices": self.tolerance is not None}
         return compare_ranks(reference.flows, run.flows, run.schedule.name, self.seen.unsteady, **free)
+
+
+def _delay_us(reference: RecordedRun) -> int:
+    return min(_LONGEST_DELAY_US, 8 * _DELAYS_US // reference.num_tasks)
 
 
 def _unsteady(finding: ProgramFinding, num_left_out: int, num_tasks: int) -> ProgramFinding:

@@ -15,14 +15,16 @@ from starpullm.probe.recorded import RecordedRun, ending_finding, last_moments
 from starpullm.probe.single_run_checks import changed_between, never_ran, written_though_read
 from starpullm.probe.undeclared import Watched, undeclared_accesses
 
+BY_ITSELF = "it changes from run to run by itself"
+
 
 @dataclass
 class Observations:
     """What the runs have shown.
 
     ``flows`` are those of the runs that were compared, by schedule and rank. ``unsteady`` is what changes from run to
-    run by itself. Runs should end with one of the ``statuses``. ``moments`` are lines about others. ``names_workers``
-    says whether the output differs where another worker runs the same tasks; None: it wasn't asked yet.
+    run by itself. Runs should end with one of the ``statuses``. ``moments`` are lines about others. ``unsteady_output``
+    says why output isn't compared, by whether a run is on several workers.
     """
 
     findings: list[ProgramFinding] = field(default_factory=list)
@@ -33,8 +35,7 @@ class Observations:
     watched: Watched = field(default_factory=Watched)
     tolerated_handles: set[str] = field(default_factory=set)
     statuses: frozenset[int] = frozenset({0})
-    has_steady_output: bool = False
-    names_workers: bool | None = None
+    unsteady_output: dict[bool, str] = field(default_factory=dict)
 
     def add_reference(self, run: RecordedRun) -> None:
         """Take account of the reference schedule by itself."""
@@ -47,6 +48,8 @@ class Observations:
             self.totals["accesses"] += len(flow.accesses)
             self.totals["unseen tasks"] += max(0, int(flow.log.header["unseen_tasks"]))
             self.totals["unseen"] += int((~seen & ~own & (flow.start_ns[flow.task] >= 0)).sum())
+        if self.totals["unseen tasks"] and run.ending.words:
+            self.leave_out_output("tasks that weren't seen may have a part in it")
 
     def add_watched(self, run: RecordedRun, reference: RecordedRun) -> bool:
         """Take account of the watched run: what it finds has a line, so that others of the same are dropped.
@@ -55,7 +58,8 @@ class Observations:
         also where the application has acquired that meanwhile.
         """
         name = run.schedule.name
-        self.has_steady_output = run.ending.words == reference.ending.words
+        if run.ending.words != reference.ending.words:
+            self.leave_out_output(BY_ITSELF)
         self.watched = Watched.of(list(run.flows.values()))
         for rank, flow in run.flows.items():
             found = list(undeclared_accesses(name, flow))
@@ -90,13 +94,24 @@ class Observations:
     def other_output(self, run: RecordedRun, reference: RecordedRun) -> list[ProgramFinding]:
         """Return a finding if the program has printed something else, where that doesn't change by itself."""
         here, there = run.ending.words, reference.ending.words
-        if here == there or not self.has_steady_output or {run.ending.status, reference.ending.status} - self.statuses:
+        if here == there or {run.ending.status, reference.ending.status} - self.statuses:
             return []
-        if self.names_workers and run.schedule.max_workers > 1:
+        if (run.schedule.max_workers > 1) in self.unsteady_output:
             return []
         evidence = {"here": listed([*(here - there)]), "reference schedule": listed([*(there - here)])}
         sentence = "the program prints other words, whatever their order"
         return [ProgramFinding(sentence, evidence, kind=Fault.OTHER_OUTPUT, schedule=run.schedule.name)]
+
+    def leave_out_output(self, why: str, *, on_one: bool = True) -> None:
+        """Compare no output of runs on several workers, nor of those on one."""
+        self.unsteady_output = {True: why} | ({False: why} if on_one else {}) | self.unsteady_output
+
+    def output_left_out(self) -> str:
+        """Return a sentence about output that isn't compared; an empty text if all is."""
+        for on_several, what in ((False, "isn't compared"), (True, "is compared on one worker only")):
+            if on_several in self.unsteady_output:
+                return f"standard output {what}: {self.unsteady_output[on_several]}"
+        return ""
 
     def add_comparison(self, rank: int, comparison: RunComparison) -> None:
         """Count what was compared."""

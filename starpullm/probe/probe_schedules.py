@@ -37,13 +37,13 @@ class ProbeSchedule:
     """How one run chooses among ready tasks; a user says its name to run it again.
 
     ``seed`` 0 takes them in the order of submission, any other number in an order that follows from it. At most
-    ``max_workers`` tasks run at a time, with ``from_last`` on the last workers instead of the first ones. Every fourth
-    task is delayed, by up to ``delay_us`` microseconds. What a task declares as written only is filled with ``poison``
-    before. If ``watched``, contents aren't looked at, but accesses that tasks don't declare. Tasks that are ``held``
-    wait until the task ``until`` starts. Sums, whose order is free by their access modes, are ``ordered`` as they were
-    submitted. If it is ``prompt``, a thread that submits a ready task waits until it has run, in all `PROMPT_MS`;
-    otherwise submitted tasks pile up. A perturbed schedule draws which tasks run on OpenCL's ``devices``; in others
-    only those do that no CPU can run.
+    ``max_workers`` tasks run at a time; ``in_turn`` it is one task at a time, but each on another worker. Every fourth
+    task is delayed, with seed 0 every one, by up to ``delay_us`` microseconds. What a task declares as written only is
+    filled with ``poison`` before. If ``watched``, contents aren't looked at, but accesses that tasks don't declare.
+    Tasks that are ``held`` wait until the task ``until`` starts. Sums, whose order is free by their access modes, are
+    ``ordered`` as they were submitted. If it is ``prompt``, a thread that submits a ready task waits until it has run,
+    in all `PROMPT_MS`; otherwise submitted tasks pile up. A perturbed schedule draws which tasks run on OpenCL's
+    ``devices``; in others only those do that no CPU can run.
     """
 
     name: str
@@ -56,7 +56,7 @@ class ProbeSchedule:
     until: int = 0
     ordered: bool = False
     prompt: bool = False
-    from_last: bool = False
+    in_turn: bool = False
     devices: int = 0
     other_poison: int = 0
     """An access of the task whose contents are kept, by number plus one, that gets the other kind of poison."""
@@ -91,7 +91,7 @@ class ProbeSchedule:
                 "STARPULLM_PROBE_DIRECTORY": str(folder),
                 "STARPULLM_PROBE_SEED": str(self.seed),
                 "STARPULLM_PROBE_MAX_WORKERS": str(self.max_workers),
-                "STARPULLM_PROBE_FROM_LAST": str(int(self.from_last)),
+                "STARPULLM_PROBE_IN_TURN": str(int(self.in_turn)),
                 "STARPULLM_PROBE_DELAY_US": str(self.delay_us),
                 "STARPULLM_PROBE_SETTLE_MS": str(0 if self.prompt else _SETTLE_MS),
                 "STARPULLM_PROBE_PROMPT_MS": str(PROMPT_MS * self.prompt),
@@ -166,10 +166,14 @@ POISONED = (
 PROMPT = ProbeSchedule("reference schedule, tasks at once", prompt=True)
 """It differs where the application uses data that it has neither acquired nor waited for."""
 
-ON_LAST = ProbeSchedule("reference schedule on the last worker", from_last=True)
-"""What the program prints differs if it says which worker runs a task."""
+STANDARD = (REFERENCE, WATCHED, REPEATED, PROMPT, *POISONED)
 
-STANDARD = (REFERENCE, WATCHED, REPEATED, PROMPT, ON_LAST, *POISONED)
+LONGER = ProbeSchedule("reference schedule, longer")
+IN_TURN = ProbeSchedule("reference schedule, longer, on all workers in turn", in_turn=True)
+"""They get a delay. What the program prints differs if it says how long tasks take, or which worker runs one."""
+
+NOT_ALWAYS = (REPEATED, LONGER, IN_TURN)
+"""Schedules that not every probe has."""
 
 
 def waiting(held: Iterable[int], until: int) -> ProbeSchedule:

@@ -84,7 +84,7 @@ class ProgramRuns:
         try:
             run = self._record(schedule, schedule.folder, self.contents)
             self.seconds[schedule.name] = run.ending.seconds
-            if schedule not in (probe_schedules.REPEATED, probe_schedules.ON_LAST):  # which not every probe has
+            if schedule.name not in [one.name for one in probe_schedules.NOT_ALWAYS]:
                 self.progress()
             yield run
         finally:

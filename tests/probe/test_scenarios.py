@@ -191,10 +191,14 @@ def test_what_the_program_prints_is_a_result(scenarios: Path) -> None:
     assert (left.kind, left.codelet) == (Fault.PARTLY_WRITTEN, "copy_half")
     assert left.evidence["evidence"].startswith("the application uses that")
     assert probe(scenarios, "prints_in_any_order", runs=4).outcome is Outcome.PASSED
-    workers = probe(scenarios, "prints_workers")
-    assert (workers.outcome, workers.findings) == (Outcome.PASSED, ()), workers.lines()
-    words = "standard output is compared on one worker only: it says which worker has run a task"
-    assert words in workers.surroundings
+    for name in ("prints_workers", "prints_numbers_of_tasks"):
+        workers = probe(scenarios, name)
+        assert (workers.outcome, workers.findings) == (Outcome.PASSED, ()), workers.lines()
+        words = "standard output is compared on one worker only: it says which workers run tasks, or how long"
+        assert words in workers.surroundings
+    for name in ("prints_a_free_sum", "prints_whether_it_took_long"):
+        changing = probe(scenarios, name, runs=4)
+        assert (changing.outcome, changing.findings) == (Outcome.PASSED, ()), changing.lines()
     (early,) = probe(scenarios, "prints_workers_and_without_waiting").findings
     assert early.kind is Fault.OTHER_OUTPUT
     assert "4 workers" not in early.schedule

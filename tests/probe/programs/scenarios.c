@@ -11,6 +11,7 @@ enum { STEPS = 4 };
 static const double sleep_seconds = 0.1;
 
 static double undeclared;
+static int num_tasks[STARPU_NMAXWORKERS];
 
 // ---- The functions of tasks ----
 
@@ -337,23 +338,24 @@ static void commute(void)
     SUBMIT(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0]);
 }
 
-// A sum in the order in which the blocks are filled, which the task after it uses.
+// A sum in the order in which the blocks are filled.
 static void sum_of(const double numbers[BLOCKS])
 {
     start();
     for (int b = 0; b < BLOCKS; b++)
         SUBMIT(&add_number_codelet, STARPU_RW | STARPU_COMMUTE, total_handle, STARPU_R, handles[b], VALUE(numbers[b]));
-    SUBMIT(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0]);
 }
 
 static void rounds(void)
 {
     sum_of((double[]){0.1, 0.7, 1.3, 2.9, 5.3, 11.7});
+    SUBMIT(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0]);
 }
 
 static void cancels(void)
 {
     sum_of((double[]){1e16, 1, 1, -1e16, 1, 1});
+    SUBMIT(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0]);
 }
 
 static void crashes(void)
@@ -471,6 +473,41 @@ static void prints_workers_and_without_waiting(void)
     prints_without_waiting();
 }
 
+static void count_for_worker(void *buffers[], void *argument)
+{
+    num_tasks[starpu_worker_get_id()]++;
+}
+CODELET(count_for_worker);
+
+static void prints_numbers_of_tasks(void)
+{
+    for (int i = 0; i < STEPS * BLOCKS; i++)
+        SUBMIT(&count_for_worker_codelet, STARPU_RW, handles[i % BLOCKS]);
+    starpu_task_wait_for_all();
+    for (unsigned worker = 0; worker < starpu_worker_get_count(); worker++)
+        printf("worker %u: %d\n", worker, num_tasks[worker]);
+}
+
+// No task reads the sum, and the handle stays registered.
+static void prints_a_free_sum(void)
+{
+    sum_of((double[]){1e16, 1, 1, -1e16, 1, 1});
+    starpu_data_acquire(total_handle, STARPU_R);
+    printf("%.17g\n", total);
+    starpu_data_release(total_handle);
+    starpu_task_wait_for_all();
+    exit(0);
+}
+
+// In steps so large that runs of one schedule print the same.
+static void prints_whether_it_took_long(void)
+{
+    const double start = starpu_timing_now();
+    right();
+    starpu_task_wait_for_all();
+    printf("%s\n", starpu_timing_now() - start > 10000 ? "slow" : "fast");
+}
+
 static void prints_the_time(void)
 {
     right();
@@ -534,6 +571,9 @@ static const struct program programs[] = {
     PROGRAM(prints_in_any_order),
     PROGRAM(prints_workers),
     PROGRAM(prints_workers_and_without_waiting),
+    PROGRAM(prints_numbers_of_tasks),
+    PROGRAM(prints_a_free_sum),
+    PROGRAM(prints_whether_it_took_long),
     PROGRAM(prints_the_time),
     PROGRAM(fails_on_one_worker),
     PROGRAM(no_tasks),

@@ -207,6 +207,18 @@ static void in_another_context(void)
     starpu_sched_ctx_delete(context);
 }
 
+static void print_worker(void *buffers[], void *argument)
+{
+    add(buffers, argument);
+    printf("worker %d\n", starpu_worker_get_id());
+}
+
+static void prints_in_another_context(void)
+{
+    adding.cpu_funcs[0] = print_worker;
+    in_another_context();
+}
+
 // The handle has tasks of both contexts, one after the other.
 static void shared_with_another_context(void)
 {
@@ -258,6 +270,25 @@ static void no_data(void)
 static void only_reads(void)
 {
     submit(new_task(&reading, 0));
+}
+
+static void count(void *buffers[], void *argument)
+{
+    static int sum;
+    sum = 3 * sum + *(int *)STARPU_VARIABLE_GET_PTR(buffers[0]);
+    if (argument)
+        printf("%d\n", sum);
+}
+
+static void only_reads_and_counts(void)
+{
+    static struct starpu_codelet counting = {.cpu_funcs = {count}, .nbuffers = 1, .modes = {STARPU_R}};
+    for (int i = 0; i < 2 * HANDLES; i++)
+        submit(new_task(&counting, i % HANDLES));
+    starpu_task_wait_for_all();
+    struct starpu_task *last = new_task(&counting, 0);
+    last->cl_arg = &counting;
+    submit(last);
 }
 
 // A part of an array is read, for which StarPU has tasks of its own that write; and a handle without bytes is written.
@@ -395,10 +426,12 @@ int main(int argc, char **argv)
                {"submitters_share", submitters_share},
                {"regenerates", regenerates},
                {"in_another_context", in_another_context},
+               {"prints_in_another_context", prints_in_another_context},
                {"shared_with_another_context", shared_with_another_context},
                {"parallel_workers", parallel_workers},
                {"no_data", no_data},
                {"only_reads", only_reads},
+               {"only_reads_and_counts", only_reads_and_counts},
                {"only_adds", only_adds},
                {"void_and_parts", void_and_parts},
                {"sum_is_acquired", sum_is_acquired},
