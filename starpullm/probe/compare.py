@@ -48,6 +48,11 @@ class Unsteady:
     arguments: NDArray[np.bool_]
     contents: NDArray[np.bool_]
 
+    def of_tasks(self, num_tasks: int) -> Unsteady:
+        """Return the same of a run that may have another number of tasks, of which more are taken as steady."""
+        members = (self.arguments[:num_tasks], self.contents[:num_tasks])
+        return Unsteady(*(np.pad(member, (0, num_tasks - len(member))) for member in members))
+
     def with_dependent_tasks(self, flow: TaskFlow) -> Unsteady:
         """Return the same with the tasks that find what such tasks have written."""
         contents = self.contents.copy()
@@ -212,8 +217,8 @@ class _Pairs:
         self.is_reordered = not _ran_in_same_order(reference, other)
         self.is_same_order = is_same_order and not self.is_reordered
         before, after = ([(flow.before, flow.after)[which] for flow in (reference, other)] for which in (0, 1))
-        none = np.zeros(reference.num_tasks, bool)
-        self.unsteady = unsteady or Unsteady(none, none)
+        none = np.zeros(0, bool)
+        self.unsteady = (unsteady or Unsteady(none, none)).of_tasks(reference.num_tasks)
         is_steady = ~self.unsteady.contents[reference.task]
         self.inputs = reference.reads & before[0][1] & before[1][1] & is_steady
         self.input_differs = self.inputs & (before[0][0] != before[1][0])

@@ -201,7 +201,7 @@ class _Judge:
                 return
             compared = self._compared(one, two)
             has_findings = any(comparison.findings for comparison in compared.values())
-            has_findings |= bool(self.seen.other_output(one, two))
+            has_findings |= any(self.seen.other_output(one, other) for other in (two, reference))
             if self.is_steady is None and has_findings:
                 self.is_steady = self._follows(probe_schedules.REPEATED, reference)
                 compared = self._compared(one, two)
@@ -212,7 +212,7 @@ class _Judge:
                 flows = one.flows[rank], two.flows[rank]
                 self.seen.add_comparison(rank, comparison)
                 found = self._without_addresses(flows[0], comparison.findings, first, second)
-                found += self._other_output(one, two, reference)
+                found += self._other_output(one, two, reference) or self._other_output(one, reference, reference)
                 self.seen.findings += explain_poison(*flows, found, read_access)
                 if all(have_ended_well):
                     self.seen.findings += of_unwritten(first.name, one.flows[rank])

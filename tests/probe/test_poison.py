@@ -8,6 +8,7 @@ import pytest
 
 from starpullm.checks.result import Outcome
 from starpullm.probe.findings import Fault
+from starpullm.probe.probe_schedules import POISONED
 
 from .conftest import Compile, probe
 
@@ -25,6 +26,7 @@ def poison(compiled: Compile) -> Path:
         ("chooses_by_the_sign", Fault.WRITTEN_READ, "choose_positive", 0),
         ("chooses_by_bytes", Fault.WRITTEN_READ, "choose_set", 0),
         ("counts_down", Fault.WRITTEN_READ, "count_down", 0),
+        ("marks_until_nothing_changes", Fault.WRITTEN_READ, "mark", 0),
         ("reads_the_second_of_two", Fault.WRITTEN_READ, "add_and_fill_second", 1),
         ("reads_scratch_beside_a_write", Fault.SCRATCH_READ, "add_second", 1),
         ("copies_scratch", Fault.SCRATCH_READ, "copy_second", 1),
@@ -37,6 +39,13 @@ def test_the_access_that_is_read_is_named(poison: Path, name: str, kind: Fault, 
     handle = result.findings[0].evidence["handle"]
     assert handle.startswith(f"{access}: ")
     assert f", access {access}, " in handle
+
+
+def test_what_is_only_compared_shows_in_the_output(poison: Path) -> None:
+    """Both kinds of poison are other numbers than any that the tasks write."""
+    result = probe([str(poison), "prints_how_many_changed"], runs=1)
+    assert [finding.kind for finding in result.findings] == [Fault.OTHER_OUTPUT], result.lines()
+    assert (result.findings[0].evidence["here"], result.findings[0].schedule) == ("66", POISONED[0].name)
 
 
 @pytest.mark.parametrize(

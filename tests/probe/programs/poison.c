@@ -74,6 +74,20 @@ static void copy_second(void *buffers[], void *argument)
     memcpy(elements(buffers, 0), elements(buffers, 1), N * sizeof(double));
 }
 
+// It marks the elements, and counts those that had another mark.
+static void mark(void *buffers[], void *argument)
+{
+    int num_marks;
+    uint8_t *marks = (uint8_t *)STARPU_VECTOR_GET_PTR(buffers[0]);
+    double *num_changed = (double *)STARPU_VARIABLE_GET_PTR(buffers[1]);
+    starpu_codelet_unpack_args(argument, &num_marks);
+    *num_changed = 0;
+    for (int i = 0; i < N; i++) {
+        *num_changed += marks[i] != (i + 1) % num_marks;
+        marks[i] = (uint8_t)((i + 1) % num_marks);
+    }
+}
+
 static void set_first_byte(void *buffers[], void *argument)
 {
     *(uint8_t *)STARPU_VECTOR_GET_PTR(buffers[0]) = 7;
@@ -117,6 +131,7 @@ CODELET(count_down);
 CODELET(add_second);
 CODELET(add_and_fill_second);
 CODELET(copy_second);
+CODELET(mark);
 CODELET(set_first_byte);
 CODELET(set_samples);
 CODELET(sum_samples);
@@ -163,6 +178,30 @@ static void copies_scratch(void)
     SUBMIT(&copy_second_codelet, STARPU_W, handles[0], STARPU_SCRATCH, scratch);
 }
 
+// Tasks are submitted until nothing changes, with poison more of them.
+static void marks_until_nothing_changes(void)
+{
+    int num_marks = 2;
+    double num_changed = N;
+    for (int i = 0; i < 4 && num_changed > 0; i++) {
+        SUBMIT(&mark_codelet, STARPU_W, bytes_handle, STARPU_W, total_handle, VALUE(num_marks));
+        starpu_data_acquire(total_handle, STARPU_R);
+        num_changed = total;
+        starpu_data_release(total_handle);
+    }
+}
+
+// No mark is zero.
+static void prints_how_many_changed(void)
+{
+    int num_marks = 100;
+    for (int i = 0; i < 2; i++)
+        SUBMIT(&mark_codelet, STARPU_W, bytes_handle, STARPU_W, total_handle, VALUE(num_marks));
+    starpu_data_acquire(total_handle, STARPU_R);
+    printf("%g\n", total);
+    starpu_data_release(total_handle);
+}
+
 static void writes_a_byte(void)
 {
     SUBMIT(&set_first_byte_codelet, STARPU_W, bytes_handle);
@@ -189,6 +228,8 @@ static const struct program programs[] = {
     PROGRAM(reads_scratch_beside_a_write),
     PROGRAM(reads_the_second_of_two),
     PROGRAM(copies_scratch),
+    PROGRAM(marks_until_nothing_changes),
+    PROGRAM(prints_how_many_changed),
     PROGRAM(writes_a_byte),
     PROGRAM(sums_samples),
     PROGRAM(copies_what_is_left),
