@@ -51,7 +51,7 @@ def conclude(
     if found:
         is_forbidden = all(finding.kind.forbids_comparison for finding in found)
         outcome = Outcome.NOT_COMPARABLE if is_forbidden else Outcome.FAILED
-    elif totals["outputs"] == 0 and totals["accesses"]:
+    elif totals["outputs"] == 0 and totals["contents"]:
         name = program_of(runs.command)
         raise InvalidArgumentError(f"{name}: {nothing_to_compare(list(reference.flows.values()))}")
     elif reference.num_workers == 1:

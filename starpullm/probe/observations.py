@@ -45,7 +45,8 @@ class Observations:
             self.findings += changed_between(run.schedule.name, flow)
             seen = flow.before[1] | flow.after[1] | ~flow.has_function[flow.task]
             own = (flow.mode & (probe_log.MODE_SCRATCH | probe_log.MODE_REDUX)) != 0
-            self.totals["accesses"] += len(flow.accesses)
+            leaves = flow.writes & (flow.log.handles["bytes"][flow.handle_of_log[flow.handle]] > 0)
+            self.totals["contents"] += int((leaves & flow.has_function[flow.task]).sum())
             self.totals["unseen tasks"] += max(0, int(flow.log.header["unseen_tasks"]))
             self.totals["unseen"] += int((~seen & ~own & (flow.start_ns[flow.task] >= 0)).sum())
         if self.totals["unseen tasks"] and run.ending.words:
@@ -134,8 +135,8 @@ class Observations:
         if self.totals["unseen tasks"]:
             tasks = counted(self.totals["unseen tasks"], "task")
             yield f"{tasks} in scheduling contexts with another policy, or none, as parallel workers"
-        if not self.totals["accesses"]:
-            yield "any contents, as no task has data: only how the program ended was compared"
+        if not self.totals["contents"]:
+            yield "any contents, as no task leaves any: only how the program ends and what it prints were compared"
         if accesses := self.totals["unseen"]:
             yield f"the contents of {counted(accesses, 'access')} can't be read"
         if contents := self.totals["left_out"]:

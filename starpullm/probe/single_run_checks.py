@@ -129,10 +129,8 @@ def nothing_to_compare(flows: Sequence[TaskFlow]) -> str:
     runs = np.concatenate([flow.has_function[flow.task] for flow in flows])
     modes = np.concatenate([flow.mode for flow in flows])[runs]
     sizes = np.concatenate([flow.log.handles["bytes"][flow.handle_of_log[flow.handle]] for flow in flows])[runs]
-    sums, writes = (modes & probe_log.MODE_REDUX) != 0, (modes & probe_log.MODE_WRITE) != 0
+    sums, writes = (modes & probe_log.MODE_REDUX) != 0, ((modes & probe_log.MODE_WRITE) != 0) & (sizes > 0)
     return (
-        f"of {counted(len(modes), 'access')} {sums.sum()} add to reductions of which no task reads the result, "
-        f"{(writes & (sizes > 0)).sum()} write what can't be read, {(writes & (sizes == 0)).sum()} write handles "
-        "without bytes (void), and the others read or use scratch memory, expected one that writes to an interface of "
-        "StarPU's"
+        f"of {counted(len(modes), 'access')} {sums.sum()} add to reductions of which no task reads the result, and "
+        f"{writes.sum()} write what can't be read, expected one that writes to an interface of StarPU's"
     )
