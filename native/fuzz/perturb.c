@@ -1,4 +1,5 @@
-/* Stops threads for drawn times where they lock and wait: a library to preload. STARPULLM_PERTURB is the seed. */
+/* Stops threads for drawn times before and after they lock and wait: a library to preload. STARPULLM_PERTURB is the
+ * seed, which also decides how often they are stopped. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
@@ -7,16 +8,20 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+static uint64_t seed(void)
+{
+    const char *text = getenv("STARPULLM_PERTURB");
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
 /* A thread's own stream of numbers. */
 static uint64_t draw(void)
 {
     static atomic_uint_least64_t threads;
     /* With another model the first access in a thread would allocate. */
     static _Thread_local uint64_t state __attribute__((tls_model("initial-exec")));
-    if (!state) {
-        const char *seed = getenv("STARPULLM_PERTURB");
-        state = ((seed ? strtoull(seed, NULL, 10) : 0) + 1) * 0x9e3779b97f4a7c15U + atomic_fetch_add(&threads, 1) + 1;
-    }
+    if (!state)
+        state = (seed() + 1) * 0x9e3779b97f4a7c15U + atomic_fetch_add(&threads, 1) + 1;
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
@@ -25,9 +30,12 @@ static uint64_t draw(void)
 
 static void perturb(void)
 {
+    static unsigned rarely; /* one of so many calls */
+    if (!rarely)
+        rarely = 64U << seed() % 5;
     const uint64_t drawn = draw() >> 20;
-    if (drawn % 512 == 0)
-        usleep((useconds_t)(drawn >> 9) % 300);
+    if (drawn % rarely == 0)
+        usleep((useconds_t)(drawn >> 10) % 300);
     else if (drawn % 16 == 0)
         sched_yield();
 }
@@ -39,7 +47,9 @@ static void perturb(void)
         if (!next)                                     \
             *(void **)&next = dlsym(RTLD_NEXT, #name); \
         perturb();                                     \
-        return next called;                            \
+        const int result = next called;                \
+        perturb();                                     \
+        return result;                                 \
     }
 
 WRAP(pthread_mutex_lock, (pthread_mutex_t * mutex), (mutex))

@@ -64,6 +64,8 @@ class Configuration:
             }
         if self.perturb:
             variables |= {"LD_PRELOAD": str(directory / "perturb.so"), "STARPULLM_PERTURB": str(self.perturb)}
+            # glibc overwrites what is freed, so that its use shows; memory that a thread keeps for itself it doesn't.
+            variables |= {"MALLOC_PERTURB_": "165", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
         return variables
 
     @classmethod
