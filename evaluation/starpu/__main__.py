@@ -37,7 +37,7 @@ def main() -> None:
             if finding:
                 raise SystemExit(f"{stage}: the unchanged StarPU doesn't pass: {finding}")
             results.add(Tried("unchanged", "", "", stage, finding, seconds))
-    for bug in chain(mends(), mutants(build.source, options.seed)):
+    for bug in chain(mends(), mutants(build.source, options.seed) if left else ()):
         if bug.candidate and not left:
             break
         if options.bug and bug.name not in options.bug:
