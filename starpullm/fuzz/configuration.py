@@ -9,7 +9,7 @@ from typing import Self
 
 from starpullm.errors import InvalidArgumentError
 
-_OF_COMPONENTS = ("modular-prio", "modular-prio-prefetching", "modular-random-prio", "modular-ws")
+_OF_COMPONENTS = ("modular-prio", "modular-prio-prefetching", "modular-random-prio")
 SCHEDULERS = ("lws", "eager", "prio", "ws", "dmda", "dmdas", "dmdar", "peager", *_OF_COMPONENTS)
 MAX_WORKERS = 8
 _DISK_UNIT = 4096
