@@ -468,9 +468,9 @@ static unsigned node(uint64_t number)
 
 OPERATION(op_wait_for_all, starpu_task_wait_for_all())
 OPERATION(op_pause, starpu_pause())
+OPERATION(op_resume, starpu_resume())
 /* context */
 OPERATION(op_delete_context, starpu_sched_ctx_delete(contexts[a[0]]))
-OPERATION(op_resume, starpu_resume())
 /* handle */
 OPERATION(op_release, starpu_data_release(handles[a[0]]))
 OPERATION(op_unregister_submit, starpu_data_unregister_submit(handles[a[0]]))
