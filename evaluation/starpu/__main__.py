@@ -43,7 +43,8 @@ def main() -> None:
         if options.bug and bug.name not in options.bug:
             continue
         done = results.of(bug.name)
-        todo = [stage for stage in stages if stage not in done and _NO_BUG not in done]
+        suited = [stage for stage in stages if bug.kind.endswith("mpi") == stage.endswith("ranks")]
+        todo = [stage for stage in suited if stage not in done and _NO_BUG not in done]
         if todo and not any(tried.finding for tried in done.values()):
             if not build.compile(bug):
                 todo, done[_NO_BUG] = [], Tried("no bug", bug.name, bug.wrong, _NO_BUG, "", 0.0)

@@ -19,15 +19,24 @@ _PYTEST = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-rfE", "--color=no
 _SUITE = ["--starpullm-time-limit", "120", "--pyargs", "starpullm.suite"]
 _FEW = ["--starpullm-records", "tiny,odd"]
 _RANKS = "mpirun --oversubscribe --bind-to none -x LD_LIBRARY_PATH -n 2".split()
-_FUZZ = [sys.executable, "-P", "-m", "starpullm.commands", "fuzz", "--output", "failure.c", "--minutes"]
+_WITHOUT_SHRINKING = """\
+from starpullm.commands.main import main
+from starpullm.fuzz import search
+search._SHRINKING_SECONDS = 0.0
+main()"""
+_FUZZ = [sys.executable, "-P", "-c", _WITHOUT_SHRINKING, "fuzz", "--output", "failure.c", "--minutes"]
 
 STAGES = {
     "fuzz 1 minute": ([*_FUZZ, "1"], 400.0),
     "suite, quick": ([*_PYTEST, *_FEW, "-m", "not starpullm_kernels and not starpullm_scenario", *_SUITE], 1200.0),
-    "ranks": ([*_RANKS, *_PYTEST, "--starpullm-over-ranks", *_FEW, "-m", "not starpullm_scenario", *_SUITE], 1200.0),
-    "fuzz 10 minutes": ([*_FUZZ, "10", "--seed", "1000"], 1500.0),
+    "fuzz over ranks": ([*_FUZZ, "1"], 400.0),
+    "suite over ranks": (
+        [*_RANKS, *_PYTEST, "--starpullm-over-ranks", *_FEW, "-m", "not starpullm_scenario", *_SUITE],
+        1200.0,
+    ),
 }
-"""Commands by the stage's name, and the seconds after which one is ended, which counts as caught."""
+"""Commands by the stage's name, and the seconds after which one is ended, which counts as caught. Those over ranks are
+for bugs of MPI, the others for all other bugs."""
 
 
 class Tried(NamedTuple):
@@ -45,7 +54,8 @@ def try_stage(name: str, libraries: str, configuration: str = "") -> tuple[str, 
     """Run a stage with StarPU's libraries, one of fuzz in a configuration; return its finding and the seconds."""
     command, limit = STAGES[name]
     if name.startswith("fuzz"):
-        command = [*command, "--configuration", configuration]
+        ranks = ["ranks=2"] if "ranks" in name else []
+        command = [*command, "--configuration", ",".join(filter(None, [configuration, *ranks]))]
     with tempfile.TemporaryDirectory(prefix="starpu-bug-") as folder:
         Path(folder, "pytest.ini").write_text("[pytest]\n")
         environment = {

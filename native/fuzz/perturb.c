@@ -30,9 +30,10 @@ static uint64_t draw(void)
 
 static void perturb(void)
 {
+    static const unsigned choices[] = {64, 128, 256, 512, 1024, 1U << 20};
     static unsigned rarely; /* one of so many calls */
     if (!rarely)
-        rarely = 64U << seed() % 5;
+        rarely = choices[seed() % (sizeof choices / sizeof *choices)];
     const uint64_t drawn = draw() >> 20;
     if (drawn % rarely == 0)
         usleep((useconds_t)(drawn >> 10) % 300);

@@ -72,12 +72,11 @@ class Configuration:
     def drawn(cls, seed: int, chosen: str) -> Self:
         """Return a configuration by a seed, with what is chosen; an `InvalidArgumentError` if that can't be had."""
         random, values = Random(seed), _parse(chosen)
-        # StarPU-MPI's thread polls, and keeps its lock from others if it isn't stopped.
-        least = 0 if values.get("ranks", 1) == 1 else seed or 1
         drawn = cls(
             scheduler=random.choice(SCHEDULERS),
             workers=random.randint(1, MAX_WORKERS),
-            perturb=random.choice((least, seed or 1)),
+            # Always: idle workers and StarPU-MPI's thread poll, and keep cores and locks from others if never stopped.
+            perturb=seed or 1,
         )
         return replace(drawn, **values)  # type: ignore[arg-type]
 

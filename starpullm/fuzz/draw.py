@@ -1,14 +1,15 @@
-"""Programs of records of bytes, which Hypothesis shrinks to zeros, and which the oracle makes legal."""
+"""Programs of records of bytes, which the oracle makes legal: with fewer of them, or with zeros, they are simpler."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple
 
 from starpullm.fuzz.oracle import Oracle
 
-RECORD, HANDLE = 16, 4
-"""Bytes of an operation, and of data that are there at the beginning."""
+_HANDLE, _OPERATION = 4, 16
+"""Bytes of a record: of data that are there at the beginning, and of an operation."""
 _SHARES = {
     **{"": 2, "task": 24, "handle": 1, "acquire": 3, "release": 1, "wait": 1, "wait_for_all": 1},
     **{"partition": 2, "unpartition": 1, "prefetch": 1, "idle_prefetch": 1, "fetch": 1, "evict": 1, "copy": 1},
@@ -28,14 +29,20 @@ class Program(NamedTuple):
     text: str
 
 
-def build(handles: list[bytes], records: list[bytes], unit: int, ranks: int = 1) -> Program:
+def random_records(random: Random, operations: int) -> list[bytes]:
+    """Draw some data, and so many operations."""
+    sizes = [_HANDLE] * random.randint(1, 6) + [_OPERATION] * operations
+    return [random.randbytes(size) for size in sizes]
+
+
+def build(records: Iterable[bytes], unit: int, ranks: int = 1) -> Program:
     """Return the program of these records; each element of its data is ``unit`` numbers."""
     oracle = Oracle(unit, ranks)
     operations = _OPERATIONS if ranks == 1 else _RANK_OPERATIONS
-    for handle in handles:
-        oracle.handle(handle)
     for record in records:
-        if name := operations[record[0] % len(operations)]:
+        if len(record) == _HANDLE:
+            oracle.handle(record)
+        elif name := operations[record[0] % len(operations)]:
             getattr(oracle, name)(record[1:])
     oracle.end()
     text = oracle.text()
@@ -44,6 +51,4 @@ def build(handles: list[bytes], records: list[bytes], unit: int, ranks: int = 1)
 
 def random_program(seed: int, operations: int, ranks: int = 1) -> Program:
     """Return the program of a seed, the same everywhere, with one number in each element of its data."""
-    random = Random(seed)
-    handles = [random.randbytes(HANDLE) for _ in range(random.randint(1, 6))]
-    return build(handles, [random.randbytes(RECORD) for _ in range(operations)], 1, ranks)
+    return build(random_records(Random(seed), operations), 1, ranks)

@@ -1,4 +1,4 @@
-"""Runs programs that Hypothesis draws until one fails, and shrinks that one."""
+"""Runs random programs until one fails, and shrinks that one."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import seed as hypothesis_seed
-from hypothesis import strategies as st
-from hypothesis.errors import HypothesisException
+from random import Random
 
 from starpullm.fuzz.configuration import Configuration
-from starpullm.fuzz.draw import HANDLE, RECORD, Program, build
+from starpullm.fuzz.draw import Program, build, random_records
 from starpullm.fuzz.interpreter import Failure, Interpreter, built_interpreter, c_program
 
 _PROGRAMS_OF_A_SEED = 40
-_OPERATIONS, _BLOCK = 256, 8
+_OPERATIONS = 64, 256
 _TIME_LIMIT = 15.0  # of a program, in seconds; most take some milliseconds
 _SHRINKING_LIMIT = 4.0  # the same while one is shrunk, when many hang
 _SHRINKING_SECONDS = 120.0
@@ -58,95 +54,80 @@ class FailedProgram:
         return c_program(self.program.text, "\n * ".join(lines), ranks)
 
 
-@st.composite
-def _block(draw: st.DrawFn) -> list[bytes]:
-    """Draw some records; Hypothesis makes all of them zeros at once if it can."""
-    return [draw(st.binary(min_size=RECORD, max_size=RECORD)) for _ in range(_BLOCK)]
+class _Shrinking:
+    """Makes a program that failed smaller for as long as it fails."""
 
-
-@st.composite
-def _programs(draw: st.DrawFn, configuration: Configuration, operations: int) -> Program:
-    """Draw a program of at most so many operations, to which those are added that make it legal and compare its end."""
-    handles = [draw(st.binary(min_size=HANDLE, max_size=HANDLE)) for _ in range(draw(st.integers(1, 6)))]
-    blocks = [draw(_block()) for _ in range(draw(st.integers(1, operations // _BLOCK)))]
-    return build(handles, [record for block in blocks for record in block], configuration.unit, configuration.ranks)
-
-
-class _FailedError(Exception):
-    """A program has failed, for Hypothesis to shrink it."""
-
-
-class _Search:
-    """The programs of a seed, and the smallest one that fails."""
-
-    def __init__(self, interpreter: Interpreter, seed: int, deadline: float) -> None:
-        self.ran = 0
-        self.found: FailedProgram | None = None
+    def __init__(self, interpreter: Interpreter, found: FailedProgram, records: list[bytes]) -> None:
         self._interpreter = interpreter
-        self._seed = seed
-        self._deadline = deadline
-        self._repeats = 1
-
-    def fails(self, program: Program) -> bool:
-        """Run a program; to shrink one, so often that it would probably fail again if it could."""
-        if time.monotonic() > self._deadline:
-            return False
-        if found := self.found:
-            failure = next(filter(None, (self._again(program) for _ in range(self._repeats))), None)
-            if failure is not None and program < found.program:
-                details = failure.details or found.failure.details
-                found.program, found.failure = program, replace(failure, details=details)
-            return failure is not None
-        self.ran += 1
-        failure = self._interpreter.run(program.text, _TIME_LIMIT)
-        if failure is None:
-            return False
-        configuration = self._interpreter.configuration
-        self.found = FailedProgram(self._seed, configuration, program, failure, time.monotonic())
-        self._judge(self.found)
+        self._found = found
+        self._records = records
+        found.tried = 3 if found.failure.is_hang else _TRIES  # a hang takes long
+        found.failed = sum(self._run(found.program) is not None for _ in range(found.tried))
+        certain = found.failed == found.tried
+        self._repeats = 1 if certain else min(_MOST_REPEATS, 3 * found.tried // max(found.failed, 1))
         self._deadline = time.monotonic() + _SHRINKING_SECONDS
-        return True
 
-    def _again(self, program: Program) -> Failure | None:
+    def shrink(self) -> None:
+        """Do what can be done until nothing changes any more, or the time is over."""
+        before: list[bytes] = []
+        while before != self._records:
+            before = self._records
+            self._leave_out()
+            self._set_to_zero()
+
+    def _leave_out(self) -> None:
+        """Leave records out, many at once first."""
+        size = len(self._records)
+        while size:
+            for start in reversed(range(0, len(self._records), size)):
+                self._try(self._records[:start] + self._records[start + size :])
+            size //= 2
+
+    def _set_to_zero(self) -> None:
+        """Set bytes to zero, which is the simplest of everything."""
+        for i in range(len(self._records)):
+            for j, byte in enumerate(self._records[i]):
+                if byte:
+                    record = self._records[i]
+                    simpler = record[:j] + b"\0" + record[j + 1 :]
+                    self._try([*self._records[:i], simpler, *self._records[i + 1 :]])
+
+    def _try(self, records: list[bytes]) -> None:
+        """Go on with these records if their program is the same, or smaller and fails."""
+        if time.monotonic() > self._deadline:
+            return
+        found, configuration = self._found, self._interpreter.configuration
+        program = build(records, configuration.unit, configuration.ranks)
+        if program > found.program:
+            return
+        if program < found.program:
+            # So often that it would probably fail if it could.
+            failure = next(filter(None, (self._run(program) for _ in range(self._repeats))), None)
+            if failure is None:
+                return
+            found.program, found.failure = program, replace(failure, details=failure.details or found.failure.details)
+        self._records = records
+
+    def _run(self, program: Program) -> Failure | None:
         return self._interpreter.run(program.text, _SHRINKING_LIMIT, stacks=False)
-
-    def _judge(self, found: FailedProgram) -> None:
-        """See how often a program fails; one that hangs takes long, and is run less often."""
-        found.tried = 3 if found.failure.is_hang else _TRIES
-        found.failed = sum(self._again(found.program) is not None for _ in range(found.tried))
-        if found.failed < found.tried:
-            self._repeats = min(_MOST_REPEATS, 3 * found.tried // max(found.failed, 1))
 
 
 def search_seed(
     directory: Path, seed: int, chosen: str, deadline: float, count: int
 ) -> tuple[FailedProgram | None, int]:
-    """Run the programs of a seed in its configuration; return a failure, and how many programs were run."""
-    configuration = Configuration.drawn(seed, chosen)
+    """Run programs of a seed in its configuration; return the first failure, and how many programs were run."""
+    configuration, random = Configuration.drawn(seed, chosen), Random(seed)
     with Interpreter(directory, configuration) as interpreter:
-        search = _Search(interpreter, seed, deadline)
-
-        @hypothesis_seed(seed)
-        @settings(
-            max_examples=count,
-            database=None,
-            deadline=None,
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=list(HealthCheck),
-            report_multiple_bugs=False,
-            print_blob=False,
-        )
-        @given(_programs(configuration, _OPERATIONS))
-        def run(program: Program) -> None:
-            if search.fails(program):
-                raise _FailedError  # in one place: Hypothesis takes failures in different ones for different failures
-
-        try:
-            run()
-        except (_FailedError, HypothesisException, ExceptionGroup):  # also Flaky: threads may not fail again
-            if search.found is None:
-                raise
-    return search.found, search.ran
+        for number in range(count):
+            if time.monotonic() > deadline:
+                return None, number
+            records = random_records(random, random.randint(*_OPERATIONS))
+            program = build(records, configuration.unit, configuration.ranks)
+            if failure := interpreter.run(program.text, _TIME_LIMIT):
+                found = FailedProgram(seed, configuration, program, failure, time.monotonic())
+                _Shrinking(interpreter, found, records).shrink()
+                return found, number + 1
+    return None, count
 
 
 def search(

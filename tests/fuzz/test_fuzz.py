@@ -171,3 +171,16 @@ def test_a_seed_that_is_none(seed: str) -> None:
     result = CliRunner().invoke(main, ["fuzz", f"--seed={seed}"])
     assert result.exit_code == 2
     assert f'--seed: found "{seed}"' in result.output
+
+
+def test_a_failure_is_shrunk(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A StarPU that copies nothing: what is left has the copy, and what reads it."""
+    compile_c("int starpu_data_cpy(void) { return 0; }", tmp_path / "planted.so", ["-shared", "-fPIC"])
+    monkeypatch.setenv("LD_PRELOAD", str(tmp_path / "planted.so"))
+    finding, _ = search_seed(directory, 1, "scheduler=eager,workers=2,perturb=0", float("inf"), 200)
+    assert finding is not None
+    assert finding.failed == finding.tried == 20
+    words = [line.split()[0] for line in finding.program.text.splitlines()]
+    assert words.count("copy") == 1
+    assert finding.program.tasks <= 4
+    assert len(words) <= 14
