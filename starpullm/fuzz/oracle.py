@@ -66,6 +66,8 @@ class _Handle:
     """Whether StarPU may not have ended a reduction of it."""
     in_callback: bool = False
     """Whether a callback that has acquired it may not have run."""
+    mode: str = R
+    """Of the last access."""
     writer: list[int] = field(default_factory=list)
     readers: list[int] = field(default_factory=list)
     """Without sequential consistency: the last task that writes, and those that read since then."""
@@ -162,7 +164,9 @@ class Oracle:
         undefined = [self._values[place] is None for place in handle.places]
         if mode in (REDUX, MPI_REDUX) and handle.is_whole:
             return W if any(undefined) and not all(undefined) else mode
-        mode = RW if mode in (REDUX, MPI_REDUX) else mode
+        # 1.4.10 may run two tasks at once that commute, if one of them ends a reduction.
+        if mode in (REDUX, MPI_REDUX) or (mode == COMMUTE and handle.mode in (REDUX, MPI_REDUX)):
+            mode = RW
         return W if any(undefined) else mode
 
     @staticmethod
@@ -190,6 +194,7 @@ class Oracle:
             read = _mix(read, expected) if mode in (R, RW) else read
             words += [handle.number, mode, f"{expected:#x}"]
         for handle, mode in accesses:
+            handle.mode = mode
             handle.contributed = mode in (REDUX, MPI_REDUX)
             handle.reduced |= handle.contributed
             for i, place in enumerate(handle.places):
