@@ -6,6 +6,7 @@ It can be interrupted at any time; the next call goes on, also with other stages
 from __future__ import annotations
 
 import argparse
+import json
 from itertools import chain
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from .build import StarpuBuild
 from .stages import STAGES, Results, Tried, try_stage
 
 _NO_BUG = "can't be put in or compiled, or changes no code"
+_NOT_RUN = "its line isn't run by any stage"
 
 
 def main() -> None:
@@ -31,12 +33,15 @@ def main() -> None:
     directory.mkdir(parents=True, exist_ok=True)
     results, stages = Results(directory / "results.jsonl"), options.stage or list(STAGES)
     build, left = StarpuBuild(directory, options.repository), options.mutants
-    for stage in stages:
-        if stage not in results.of(""):
-            finding, seconds = try_stage(stage, build.libraries, options.configuration)
+    if new := [stage for stage in STAGES if stage not in results.of("")]:
+        unchanged = StarpuBuild(directory / "unchanged", options.repository, "--enable-coverage")
+        for stage in new:
+            finding, seconds = try_stage(stage, unchanged.libraries, options.configuration)
             if finding:
                 raise SystemExit(f"{stage}: the unchanged StarPU doesn't pass: {finding}")
             results.add(Tried("unchanged", "", "", stage, finding, seconds))
+        (directory / "lines.json").write_text(json.dumps(unchanged.run_lines()))
+    lines = [tuple(line) for line in json.loads((directory / "lines.json").read_text())]
     for bug in chain(mends(), mutants(build.source, options.seed) if left else ()):
         if bug.candidate and not left:
             break
@@ -44,11 +49,12 @@ def main() -> None:
             continue
         done = results.of(bug.name)
         suited = [stage for stage in stages if bug.kind.endswith("mpi") == stage.endswith("ranks")]
-        todo = [stage for stage in suited if stage not in done and _NO_BUG not in done]
+        todo = [stage for stage in suited if stage not in done and done.keys().isdisjoint((_NO_BUG, _NOT_RUN))]
         if todo and not any(tried.finding for tried in done.values()):
-            if not build.compile(bug):
-                todo, done[_NO_BUG] = [], Tried("no bug", bug.name, bug.wrong, _NO_BUG, "", 0.0)
-                results.add(done[_NO_BUG])
+            reason = _NO_BUG if not build.compile(bug) else "" if bug.is_run(lines) else _NOT_RUN
+            if reason:
+                todo, done[reason] = [], Tried("left out", bug.name, bug.wrong, reason, "", 0.0)
+                results.add(done[reason])
             for stage in todo:
                 found = try_stage(stage, build.libraries, options.configuration)
                 tried = Tried(bug.kind, bug.name, bug.wrong, stage, *found)
@@ -57,7 +63,7 @@ def main() -> None:
                 if tried.finding:
                     break
             build.restore()
-        left -= bool(bug.candidate) and _NO_BUG not in done
+        left -= bool(bug.candidate) and done.keys().isdisjoint((_NO_BUG, _NOT_RUN))
     (directory / "table.md").write_text("\n".join(results.table()) + "\n", "utf-8")
 
 

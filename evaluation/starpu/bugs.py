@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,13 @@ class Bug(NamedTuple):
     name: str
     wrong: str
     candidate: Candidate | None = None
+
+    def is_run(self, lines: Sequence[tuple[str, int, bool]]) -> bool:
+        """Return whether the changed line is run, or the one that it goes on; a mend is taken to be."""
+        if not self.candidate:
+            return True
+        before = bisect_right(lines, (self.candidate.file, self.candidate.line, True)) - 1
+        return before >= 0 and lines[before][0] == self.candidate.file and lines[before][2]
 
     def put_into(self, source: Path) -> bool:
         """Change the source; False if that is impossible."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import subprocess
 import tempfile
@@ -18,7 +19,7 @@ _SECONDS = 3600.0
 class StarpuBuild:
     """A clone of StarPU's repository with its build, below a directory; both are kept for the next call."""
 
-    def __init__(self, directory: Path, repository: str) -> None:
+    def __init__(self, directory: Path, repository: str, *options: str) -> None:
         self.source, self._build = directory / "source", directory / "build"
         if not self.source.is_dir():
             subprocess.run(["git", "clone", "--shared", repository, str(self.source)], check=True)
@@ -26,13 +27,13 @@ class StarpuBuild:
         self.restore()
         if not (self._build / "Makefile").is_file():
             self._build.mkdir(parents=True, exist_ok=True)
-            options = re.search(r"^STARPU_OPTIONS=\(\n(.*?)^\)", RECIPE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-            assert options
-            chosen = [option for option in options[1].split() if option != "--disable-dependency-tracking"]
+            recipe = re.search(r"^STARPU_OPTIONS=\(\n(.*?)^\)", RECIPE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+            assert recipe
+            chosen = [option for option in recipe[1].split() if option != "--disable-dependency-tracking"]
             # StarPU looks there when it starts, and says so if there is nothing.
             (directory / "share/starpu/perfmodels/sampling").mkdir(parents=True, exist_ok=True)
             subprocess.run(["./autogen.sh"], cwd=self.source, check=True, stdout=subprocess.DEVNULL)
-            configure = [str(self.source / "configure"), *chosen, "--enable-openmp", f"--prefix={directory}"]
+            configure = [str(self.source / "configure"), *chosen, "--enable-openmp", f"--prefix={directory}", *options]
             subprocess.run(configure, cwd=self._build, check=True, stdout=subprocess.DEVNULL)
         self.unchanged = self.make()
         if not self.unchanged:
@@ -46,6 +47,20 @@ class StarpuBuild:
     def compile(self, bug: Bug) -> bool:
         """Compile a bug; False if it can't be put in or compiled, or changes no code. Undo it by `restore`."""
         return bug.put_into(self.source) and self.make() not in ("", self.unchanged)
+
+    def run_lines(self) -> list[tuple[str, int, bool]]:
+        """Return files, lines and whether they have been run, of a build with --enable-coverage."""
+        counts: dict[tuple[str, int], int] = {}
+        command = ["gcov", "--json-format", "--stdout", *map(str, self._build.rglob("*.gcda"))]
+        run = subprocess.run(command, cwd=self._build / "src", capture_output=True, text=True, check=True)
+        for found in map(json.loads, run.stdout.splitlines()):
+            for file in found["files"]:
+                path = Path(found["current_working_directory"], file["file"]).resolve()
+                if path.is_relative_to(self.source):
+                    for line in file["lines"]:
+                        place = str(path.relative_to(self.source)), line["line_number"]
+                        counts[place] = counts.get(place, 0) + line["count"]
+        return sorted((file, line, count > 0) for (file, line), count in counts.items())
 
     def restore(self) -> None:
         """Take back all changes of the source."""

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -104,6 +105,8 @@ class Results:
             if of_row := [stages for (kind, _), stages in bugs.items() if kind.startswith(start)]:
                 yield _row(title, of_row)
         yield ""
+        for reason, count in Counter(tried.stage for tried in self.tried if tried.kind == "left out").items():
+            yield f"- left out: {count}: {reason}"
         for (kind, name), stages in bugs.items():
             if not any(tried.finding for tried in stages):
                 yield f"- not caught ({kind}): {name}: {stages[0].wrong}"

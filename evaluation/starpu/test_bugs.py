@@ -21,7 +21,7 @@ def test_the_table_counts_each_bug_once(tmp_path: Path) -> None:
         ("mends, mpi", "a", 0, ""),
         ("mends, mpi", "a", 1, "growth"),
         ("mends, mpi", "b", 0, ""),
-        ("no bug", "c", 1, ""),
+        ("left out", "c", 1, ""),
     ):
         results.add(Tried(kind, name, "a leak", list(STAGES)[stage], finding, 60.0))
     table = list(Results(tmp_path / "results.jsonl").table())
@@ -29,5 +29,6 @@ def test_the_table_counts_each_bug_once(tmp_path: Path) -> None:
         "| mends, mpi | 2 | 1, 50% (1% to 99%) | 0 | 1 | 0 | 0 |",
         "| **all mends** | 2 | 1, 50% (1% to 99%) | 0 | 1 | 0 | 0 |",
         "",
+        "- left out: 1: suite, quick",
         "- not caught (mends, mpi): b: a leak",
     ]

@@ -111,6 +111,8 @@ class Oracle:
         self._held: list[_Handle] = []
         self._paused = False
         self._contexts: list[int] = []
+        self._parallel = False
+        """Whether a parallel task may not have ended."""
         self._waitable: list[int] = []
         self._parents: dict[int, tuple[int, list[str]]] = {}
         """Tasks whose callbacks may submit others, with their contexts and lines."""
@@ -264,8 +266,9 @@ class Oracle:
         if by_callback:
             context = self._parents[parent][0]
             workers = 0 if context else workers
-        if priority >= 224 and workers in (0, 3) and not context:
+        if priority >= 224 and workers in (0, 3) and not self._contexts:
             flags |= _PARALLEL
+            self._parallel = True
         # StarPU looks at the first implementation alone if it is told the worker.
         implementation = how % 2 if 100 <= how < 150 and workers != 1 else -1
         selection = priority // 7 % 3
@@ -306,6 +309,7 @@ class Oracle:
         self._settle()
         self._emit("wait_for_all" if self._ranks == 1 else "mpi_wait_for_all")
         self._parents.clear()
+        self._parallel = False
         for handle in self._handles:
             handle.writer, handle.readers = [], []
             handle.contributed = False
@@ -313,6 +317,8 @@ class Oracle:
     def context(self, r: bytes) -> None:
         """Make a scheduling context of some workers with a scheduler, or delete one whose tasks have ended."""
         if r[0] % 2 and len(self._contexts) < _MAX_CONTEXTS:
+            if self._parallel:
+                self.wait_for_all()  # with peager 1.4.10 hangs otherwise
             number = next(n for n in range(1, _MAX_CONTEXTS + 1) if n not in self._contexts)
             self._contexts.append(number)
             self._emit("context", number, *r[1:4])

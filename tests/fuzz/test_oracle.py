@@ -164,6 +164,36 @@ def test_a_program_waits_for_all_that_it_starts(seed: int) -> None:
     assert sorted(run) == list(range(len(run)))
 
 
+def test_a_task_that_commutes_does_not_end_a_reduction() -> None:
+    oracle = Oracle(1)
+    oracle.handle(bytes(4))
+    for mode in (COMMUTE, REDUX, REDUX, COMMUTE, COMMUTE):
+        oracle.task(_task(0, MODES.index(mode)))
+    modes = [_accesses(line)[0][1] for line in oracle.text().splitlines() if line.startswith("task")]
+    assert modes == [COMMUTE, REDUX, REDUX, RW, COMMUTE]
+
+
+def test_parallel_tasks_end_before_there_is_a_context() -> None:
+    oracle = Oracle(1)
+    oracle.handle(bytes(4))
+    parallel = bytearray(_task(0, 0))
+    parallel[10] = 224
+    for record in (parallel, bytes(15), parallel):
+        oracle.task(bytes(record))
+        oracle.context(bytes([1, 0, 0, 0]))
+    lines = [line.split() for line in oracle.text().splitlines()[2:-1]]
+    flags = [(line[0], line[-12:-11]) for line in lines]
+    assert flags == [
+        ("task", ["32"]),
+        ("wait_for_all", []),
+        ("context", []),
+        ("context_task", ["0"]),
+        ("context", []),
+        ("context_task", ["0"]),
+        ("context", []),
+    ]
+
+
 def test_messages_of_the_same_data_that_starpu_mixes_up_are_not_drawn() -> None:
     """A copy to another rank is alone, and what is sent synchronously isn't reduced."""
     copies = sends = 0
