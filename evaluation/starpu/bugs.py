@@ -41,7 +41,8 @@ class Bug(NamedTuple):
     def put_into(self, source: Path) -> bool:
         """Change the source; False if that is impossible."""
         if self.candidate:
-            self.candidate.apply(source)
+            # In one line: assertions contain the numbers of the lines after it.
+            self.candidate._replace(after=" ".join(self.candidate.after.splitlines())).apply(source)
             return True
         patch = git(source, "show", "--format=", "-R", self.name, "--", "src", "mpi/src")
         command = ["git", "-C", str(source), "apply", "--3way"]
