@@ -68,7 +68,11 @@ def try_stage(name: str, libraries: str, configuration: str = "") -> tuple[str, 
         }
         ending = run_job(Job(["env", "-C", folder, *command], limit, None, {**os.environ, **environment}))
     found = "" if isinstance(ending, Completed) else ending.sentence
-    for pattern in (r"^(?:FAILED|ERROR) \S*?([^/:\s]+(?: - .*)?)$", r"^(.*(?:digest|failed|ended|abort|signal).*)$"):
+    for pattern in (
+        r"^(?:FAILED|ERROR) \S*?([^/:\s]+(?: - .*)?)$",
+        r"^Failure: (.*)$",
+        r"^(.*(?:failed|abort|signal).*)$",
+    ):
         if found and (told := re.search(pattern, ending.stdout, re.MULTILINE)):
             return told[1][:200], round(ending.seconds, 1)
     return found[:200], round(ending.seconds, 1)
