@@ -251,7 +251,8 @@ class Oracle:
         parent = list(self._parents)[how % len(self._parents)] if by_callback else -1
         flags = _WAITABLE * (140 <= kind < 180) | _SYNCHRONOUS * (180 <= kind < 190)
         flags |= _WAITED_BEFORE * (140 <= kind < 150)
-        if self._ranks > 1 and kind % 4 == 1 and not any(handle.reducible for handle, _ in accesses):
+        # Among more ranks 1.4.10 may lose one that follows another rank's message of the same data.
+        if self._ranks == 2 and kind % 4 == 1 and not any(handle.reducible for handle, _ in accesses):
             flags |= _SYNCHRONOUS_SENDS
         if flags & _SYNCHRONOUS:
             self._settle()

@@ -195,7 +195,7 @@ def test_parallel_tasks_end_before_there_is_a_context() -> None:
 
 
 def test_messages_of_the_same_data_that_starpu_mixes_up_are_not_drawn() -> None:
-    """A copy to another rank is alone, and what is sent synchronously isn't reduced."""
+    """A copy to another rank is alone. What is sent synchronously isn't reduced, and comes from one rank alone."""
     copies = sends = 0
     for seed in range(40):
         lines = random_program(seed, 200, 2).text.splitlines()
@@ -209,6 +209,8 @@ def test_messages_of_the_same_data_that_starpu_mixes_up_are_not_drawn() -> None:
                 sends += 1
                 assert {words[i] for i in range(11, 11 + 3 * int(words[10]), 3)} <= unreduced
     assert min(copies, sends) > 0
+    of_three = [line.split() for seed in range(40) for line in random_program(seed, 200, 3).text.splitlines()]
+    assert not any(line[0] == "mpi_task" and int(line[4]) & 64 for line in of_three)
 
 
 def test_the_same_records_are_the_same_program() -> None:
