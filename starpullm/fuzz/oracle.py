@@ -242,10 +242,12 @@ class Oracle:
         by_callback = kind >= 225 and self._parents
         for byte, mode in zip(chosen[: 2 + 2 * (count % 4) : 2], chosen[1::2], strict=False):
             handle = self._usable(byte)
-            if handle is None or not self._together(handle, [other for other, _ in accesses]):
+            if handle is None or (by_callback and handle.ordered):
                 continue
-            if not (by_callback and handle.ordered):
-                accesses.append((handle, self._allowed(handle, self._modes[mode % len(MODES)])))
+            access = handle, self._allowed(handle, self._modes[mode % len(MODES)])
+            twice = access[1] == R and access in accesses and not handle.in_plan and self._ranks == 1
+            if twice or self._together(handle, [other for other, _ in accesses]):
+                accesses.append(access)
         if self.tasks >= _MAX_TASKS or not accesses:
             return
         parent = list(self._parents)[how % len(self._parents)] if by_callback else -1

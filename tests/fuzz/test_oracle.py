@@ -164,6 +164,15 @@ def test_a_program_waits_for_all_that_it_starts(seed: int) -> None:
     assert sorted(run) == list(range(len(run)))
 
 
+def test_a_task_may_read_the_same_data_twice() -> None:
+    oracle = Oracle(1)
+    oracle.handle(bytes(4))
+    for mode in (R, RW):
+        oracle.task(bytes([1, *[0, MODES.index(mode)] * 2, *bytes(10)]))
+    accesses = [[mode for _, mode, _ in _accesses(line)] for line in oracle.text().splitlines()[2:-1]]
+    assert accesses == [[R, R], [RW]]
+
+
 def test_a_task_that_commutes_does_not_end_a_reduction() -> None:
     oracle = Oracle(1)
     oracle.handle(bytes(4))
