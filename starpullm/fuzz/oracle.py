@@ -253,7 +253,7 @@ class Oracle:
         parent = list(self._parents)[how % len(self._parents)] if by_callback else -1
         flags = _WAITABLE * (140 <= kind < 180) | _SYNCHRONOUS * (180 <= kind < 190)
         flags |= _WAITED_BEFORE * (140 <= kind < 150)
-        # Among more ranks 1.4.10 may lose one that follows another rank's message of the same data.
+        # Among more ranks 1.4.10 may lose one, and a detached one too.
         if self._ranks == 2 and kind % 4 == 1 and not any(handle.reducible for handle, _ in accesses):
             flags |= _SYNCHRONOUS_SENDS
         if flags & _SYNCHRONOUS:
@@ -436,7 +436,8 @@ class Oracle:
             self._emit("copy", first.number, second.number, asynchronous, rank=first.owner)
         elif r[3] % 2:
             number = self._new_number()
-            self._emit("send", number, first.number, first.owner, second.number, second.owner, r[4] % 2)
+            synchronous = r[4] % 2 if self._ranks == 2 else 0
+            self._emit("send", number, first.number, first.owner, second.number, second.owner, synchronous)
         else:
             self.wait_for_all()  # other messages of the data that it writes may be taken for its message
             self._emit("mpi_copy", first.number, second.number, asynchronous)

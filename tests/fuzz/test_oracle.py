@@ -204,7 +204,7 @@ def test_parallel_tasks_end_before_there_is_a_context() -> None:
 
 
 def test_messages_of_the_same_data_that_starpu_mixes_up_are_not_drawn() -> None:
-    """A copy to another rank is alone. What is sent synchronously isn't reduced, and comes from one rank alone."""
+    """A copy to another rank is alone. What is sent synchronously isn't reduced, and goes between two ranks."""
     copies = sends = 0
     for seed in range(40):
         lines = random_program(seed, 200, 2).text.splitlines()
@@ -220,6 +220,7 @@ def test_messages_of_the_same_data_that_starpu_mixes_up_are_not_drawn() -> None:
     assert min(copies, sends) > 0
     of_three = [line.split() for seed in range(40) for line in random_program(seed, 200, 3).text.splitlines()]
     assert not any(line[0] == "mpi_task" and int(line[4]) & 64 for line in of_three)
+    assert {line[-1] for line in of_three if line[0] == "send"} == {"0"}
 
 
 def test_the_same_records_are_the_same_program() -> None:
