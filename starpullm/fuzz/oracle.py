@@ -244,10 +244,10 @@ class Oracle:
             handle = self._usable(byte)
             if handle is None or (by_callback and handle.ordered):
                 continue
-            access = handle, self._allowed(handle, self._modes[mode % len(MODES)])
-            twice = access[1] == R and access in accesses and not handle.in_plan and self._ranks == 1
+            wanted = handle, self._allowed(handle, self._modes[mode % len(MODES)])
+            twice = wanted[1] == R and wanted in accesses and not handle.in_plan and self._ranks == 1
             if twice or self._together(handle, [other for other, _ in accesses]):
-                accesses.append(access)
+                accesses.append(wanted)
         if self.tasks >= _MAX_TASKS or not accesses:
             return
         parent = list(self._parents)[how % len(self._parents)] if by_callback else -1
