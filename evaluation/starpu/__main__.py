@@ -33,15 +33,16 @@ def main() -> None:
     directory.mkdir(parents=True, exist_ok=True)
     results, stages = Results(directory / "results.jsonl"), options.stage or list(STAGES)
     build, left = StarpuBuild(directory, options.repository), options.mutants
-    if new := [stage for stage in STAGES if stage not in results.of("")]:
+    known = directory / "lines.json"
+    if not known.exists():
         unchanged = StarpuBuild(directory / "unchanged", options.repository, "--enable-coverage")
-        for stage in new:
+        for stage in [stage for stage in STAGES if stage not in results.of("")]:
             finding, seconds = try_stage(stage, unchanged.libraries, options.configuration)
             if finding:
                 raise SystemExit(f"{stage}: the unchanged StarPU doesn't pass: {finding}")
             results.add(Tried("unchanged", "", "", stage, finding, seconds))
-        (directory / "lines.json").write_text(json.dumps(unchanged.run_lines()))
-    lines = [tuple(line) for line in json.loads((directory / "lines.json").read_text())]
+        known.write_text(json.dumps(unchanged.run_lines()))
+    lines = [tuple(line) for line in json.loads(known.read_text())]
     for bug in chain(mends(), mutants(build.source, options.seed) if left else ()):
         if bug.candidate and not left:
             break
@@ -51,7 +52,7 @@ def main() -> None:
         suited = [stage for stage in stages if bug.kind.endswith("mpi") == stage.endswith("ranks")]
         todo = [stage for stage in suited if stage not in done and done.keys().isdisjoint((_NO_BUG, _NOT_RUN))]
         if todo and not any(tried.finding for tried in done.values()):
-            reason = _NO_BUG if not build.compile(bug) else "" if bug.is_run(lines) else _NOT_RUN
+            reason = _NOT_RUN if not bug.is_run(lines) else _NO_BUG if not build.compile(bug) else ""
             if reason:
                 todo, done[reason] = [], Tried("left out", bug.name, bug.wrong, reason, "", 0.0)
                 results.add(done[reason])
