@@ -237,7 +237,8 @@ class Interpreter:
         if reply:
             failure = Failure(reply)
         elif not self._ends(process):
-            pids = sorted(processes_of(self._job.name))[len(self._replies) > 1 :] if stacks else []  # not mpirun
+            launcher = process.pid if len(self._replies) > 1 else None
+            pids = [pid for pid in processes_of(self._job.name) if pid != launcher] if stacks else []
             details = "\n".join(native_stacks(pid, _STACK_SECONDS) for pid in pids)
             failure = Failure(f"had not ended after {time_limit:.0f} s", details, is_hang=True)
         else:

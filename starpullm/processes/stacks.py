@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
 _FRAMES = 16  # of each thread, the innermost
+# A thread that waits runs for a moment after a debugger or a signal; on a loaded machine that moment is long.
+_RUNNING_SECONDS = 2.0
 
 
 def native_stacks(pid: int, seconds: float, *, only_main: bool = False) -> str:
@@ -48,12 +51,21 @@ def _debuggers(pid: int, *, only_main: bool) -> list[list[str]]:
 def _kernel_view(pid: int, *, only_main: bool) -> str:
     """Return a line for each thread: its name, its state, and the kernel function that it waits in."""
     lines = []
+    deadline = time.monotonic() + _RUNNING_SECONDS
     for task in sorted(Path(f"/proc/{pid}/task").glob(str(pid) if only_main else "*"), key=lambda path: int(path.name)):
         with suppress(OSError):  # the thread may end meanwhile
-            # The name is in parentheses and may contain any character; the state follows it.
-            name, _, rest = (task / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
-            lines.append(f"thread {task.name} {name}: state {rest.split()[0]}, waits in {_waits_in(task)}")
+            name, state = _name_and_state(task)
+            while state in "Rt" and time.monotonic() < deadline:
+                time.sleep(0.01)
+                name, state = _name_and_state(task)
+            lines.append(f"thread {task.name} {name}: state {state}, waits in {_waits_in(task)}")
     return "\n".join(lines)
+
+
+def _name_and_state(task: Path) -> tuple[str, str]:
+    # The name is in parentheses and may contain any character; the state follows it.
+    name, _, rest = (task / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+    return name, rest.split()[0]
 
 
 def _waits_in(task: Path) -> str:

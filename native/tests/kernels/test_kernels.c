@@ -153,36 +153,47 @@ static void run_team(void)
     pthread_barrier_destroy(&call.all);
 }
 
-static void check_team(const char *level, size_t N, size_t C, size_t OC, int threads, size_t l2)
+/* What each level must compute, and the sums that the weights' gradients continue. */
+static struct {
+    float out[MAX_N * MAX_OC], dinp[MAX_N * MAX_C], dweight[MAX_OC * MAX_C], dbias[MAX_OC];
+    float dweight_before[MAX_OC * MAX_C], dbias_before[MAX_OC];
+} expected;
+
+static void compute_expected(void)
 {
-    static float out[MAX_N * MAX_OC], dinp[MAX_N * MAX_C], dweight[MAX_OC * MAX_C], dbias[MAX_OC];
-    const size_t sizes[] = {N * OC * sizeof *out, N * C * sizeof *dinp, OC * C * sizeof *dweight, OC * sizeof *dbias};
-    fill(dweight, OC * C);
-    fill(dbias, OC);
-    memset(call.out, 0xff, sizes[0]);
-    memset(call.dinp, 0xff, sizes[1]);
-    memcpy(call.dweight, dweight, sizes[2]);
-    memcpy(call.dbias, dbias, sizes[3]);
-    matmul_forward_ref(out, inp, weight, bias, N, C, OC, team_of_one);
-    matmul_backward_input_ref(dinp, dout, weight, N, C, OC, team_of_one);
-    matmul_backward_weight_ref(dweight, dbias, dout, inp, N, C, OC, 0, OC, SUM_CONTINUES, team_of_one);
+    const size_t N = call.N, C = call.C, OC = call.OC;
+    fill(expected.dweight_before, OC * C);
+    fill(expected.dbias_before, OC);
+    memcpy(expected.dweight, expected.dweight_before, OC * C * sizeof(float));
+    memcpy(expected.dbias, expected.dbias_before, OC * sizeof(float));
+    matmul_forward_ref(expected.out, inp, weight, bias, N, C, OC, team_of_one);
+    matmul_backward_input_ref(expected.dinp, dout, weight, N, C, OC, team_of_one);
+    matmul_backward_weight_ref(expected.dweight, expected.dbias, dout, inp, N, C, OC, 0, OC, SUM_CONTINUES,
+                               team_of_one);
+}
+
+static void check_team(const char *level, size_t l2)
+{
+    const size_t N = call.N, C = call.C, OC = call.OC;
+    memset(call.out, 0xff, sizeof call.out);
+    memset(call.dinp, 0xff, sizeof call.dinp);
+    memcpy(call.dweight, expected.dweight_before, OC * C * sizeof(float));
+    memcpy(call.dbias, expected.dbias_before, OC * sizeof(float));
     kernels_fit_caches(&(struct caches){.l2 = l2, .l3_is_slow = true});
     call.kernels = kernels_of_level(level);
-    call.N = N;
-    call.C = C;
-    call.OC = OC;
-    call.threads = threads;
     for (operation = 0; operation < 3; operation++)
         run_team();
-    if (memcmp(call.out, out, sizes[0]) != 0 || memcmp(call.dinp, dinp, sizes[1]) != 0 ||
-        memcmp(call.dweight, dweight, sizes[2]) != 0 || memcmp(call.dbias, dbias, sizes[3]) != 0) {
+    if (memcmp(call.out, expected.out, N * OC * sizeof(float)) != 0 ||
+        memcmp(call.dinp, expected.dinp, N * C * sizeof(float)) != 0 ||
+        memcmp(call.dweight, expected.dweight, OC * C * sizeof(float)) != 0 ||
+        memcmp(call.dbias, expected.dbias, OC * sizeof(float)) != 0) {
         fprintf(stderr, "level %s, N = %zu, C = %zu, OC = %zu, %d threads, cache of %zu bytes: found other bits\n",
-                level, N, C, OC, threads, l2);
+                level, N, C, OC, call.threads, l2);
         exit(1);
     }
 }
 
-static void check_teams(const char *level)
+static void check_teams(void)
 {
     static const int threads[] = {1, 2, 3, 5, 7, 16};
     static const size_t sizes[][3] = {{1, 37, 41},     {2, 3, 5},      {61, 67, 131}, {64, 96, 48},
@@ -191,10 +202,18 @@ static void check_teams(const char *level)
     fill(weight, MAX_OC * MAX_C);
     fill(bias, MAX_OC);
     fill(dout, MAX_N * MAX_OC);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (size_t j = 0; j < sizeof threads / sizeof *threads; j++)
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        call.N = sizes[i][0];
+        call.C = sizes[i][1];
+        call.OC = sizes[i][2];
+        compute_expected();
+        for (size_t j = 0; j < sizeof threads / sizeof *threads; j++) {
+            call.threads = threads[j];
             for (size_t l2 = 1; l2 < (size_t)1 << 22; l2 = l2 * 1024 + 1)
-                check_team(level, sizes[i][0], sizes[i][1], sizes[i][2], threads[j], l2);
+                for (size_t level = 0; starpullm_simd_level_name(level); level++)
+                    check_team(starpullm_simd_level_name(level), l2);
+        }
+    }
 }
 
 int main(void)
@@ -208,7 +227,6 @@ int main(void)
     for (size_t l2 = 1; l2 < (size_t)1 << 22; l2 *= 8)
         for (size_t i = 0; starpullm_simd_level_name(i); i++)
             check_prefetches(l2, starpullm_simd_level_name(i));
-    for (size_t i = 0; starpullm_simd_level_name(i); i++)
-        check_teams(starpullm_simd_level_name(i));
+    check_teams();
     return 0;
 }
