@@ -42,7 +42,7 @@ struct view {
 
 static starpu_data_handle_t handles[MAX_HANDLES]; /* parts of one partition are neighbours */
 static struct view homes[MAX_HANDLES];            /* first is NULL without one */
-static unsigned contexts[MAX_CONTEXTS];           /* StarPU's numbers; the first is 0 */
+static unsigned contexts[MAX_CONTEXTS];           /* StarPU's numbers; the first is 0, or of parallel workers */
 
 static struct {
     struct starpu_task *task; /* while it is to be waited for */
@@ -53,6 +53,8 @@ static struct {
     int expected_runs, num_children;
     const uint64_t *children[MAX_CHILDREN]; /* submitted by its callback */
 } tasks[MAX_TASKS];
+
+static atomic_int running[STARPU_NMAX_SCHED_CTXS]; /* tasks in each context of one parallel worker */
 
 static uint64_t unit;          /* each element of a program is so many numbers, all the same */
 static starpu_tag_t first_tag; /* of this program */
@@ -186,7 +188,12 @@ static void kernel(void **buffers, void *arguments)
         fail("task %" PRIu64 " runs on worker %d, which isn't in its context", number, starpu_worker_get_id());
     if (!is_in(a, starpu_task_get_implementation(starpu_task_get_current())))
         fail("task %" PRIu64 " runs in another implementation than %" PRIu64, number, implementation);
+    const unsigned context = starpu_task_get_current()->sched_ctx;
+    const bool in_team = contexts[0] && context != contexts[0]; /* schedulers of components leave it in that of all */
+    if (in_team && atomic_fetch_add(&running[context], 1) > 0)
+        fail("task %" PRIu64 " begins while another one runs in its parallel worker", number);
     run_accesses(number, a[PAUSE], (int)a[COUNT], a + ACCESSES, views);
+    atomic_fetch_sub(&running[context], in_team);
 }
 
 static int can_execute(unsigned worker, struct starpu_task *task, unsigned implementation)
@@ -235,7 +242,7 @@ static void submit_created(struct starpu_task *task, const uint64_t *a)
         task->workerids = &tasks[a[NUMBER]].workers;
         task->workerids_len = 1;
     }
-    if (tasks[a[NUMBER]].context)
+    if (contexts[tasks[a[NUMBER]].context])
         task->sched_ctx = contexts[tasks[a[NUMBER]].context];
     task->callback_func = callback;
     task->callback_arg = (void *)a;
@@ -425,6 +432,23 @@ void op_context(const uint64_t *a)
         workers[i] = (int)((a[2] + (unsigned)i) % available);
     contexts[a[0]] = starpu_sched_ctx_create(workers, count, "fuzz", STARPU_SCHED_CTX_POLICY_NAME,
                                              schedulers[a[1] % (sizeof schedulers / sizeof *schedulers)], 0);
+}
+
+/* number of parallel workers, or 0 to end those that there are; one worker is left to each at least */
+void op_parallel_workers(const uint64_t *a)
+{
+#ifdef STARPU_PARALLEL_WORKER
+    static struct starpu_parallel_worker_config *made;
+    if (a[0])
+        made = starpu_parallel_worker_init(HWLOC_OBJ_MACHINE, STARPU_PARALLEL_WORKER_NB,
+                                           1 + (int)(a[0] % starpu_worker_get_count()), STARPU_PARALLEL_WORKER_TYPE,
+                                           STARPU_PARALLEL_WORKER_OPENMP, 0);
+    else
+        starpu_parallel_worker_shutdown(made);
+    contexts[0] = a[0] ? starpu_sched_ctx_get_context() : 0;
+#else
+    (void)a;
+#endif
 }
 
 /* ---- Operations that look at main memory without an access, if there is no other ---- */

@@ -25,7 +25,8 @@ _EXAMPLES = ("starpullm fuzz --minutes 10", "starpullm fuzz --seed 7 --configura
     default="",
     metavar="NAME=VALUE,…",
     show_default="drawn by the seed",
-    help="Those to fix of scheduler, workers (1 to 8), nodes (1, 2), disk (0, 1), ranks (1 to 4), perturb (a seed).",
+    help="Those to fix of scheduler, workers (1 to 8), nodes (1, 2), disk (0, 1), ranks (1 to 4), "
+    "parallel_workers (0, 1), perturb (a seed).",
 )
 @click.option(
     "--output",

@@ -20,7 +20,7 @@ _DISK_MEMORY, _DISK_SIZE = 2, 64
 
 @dataclass(frozen=True)
 class Configuration:
-    """As ``--configuration`` takes it: ``scheduler=lws,workers=3,nodes=2,disk=1,ranks=2,perturb=7``."""
+    """As ``--configuration`` takes it, by the names of the fields: ``scheduler=lws,workers=3,perturb=7``."""
 
     scheduler: str = "lws"
     workers: int = 2
@@ -30,6 +30,8 @@ class Configuration:
     """1: memory for data is limited, and a disk takes what doesn't fit. It isn't drawn: 1.4.10 may hang with it."""
     ranks: int = 1
     """Processes, each with these workers; more than one aren't drawn, as they may not be there."""
+    parallel_workers: int = 0
+    """1: programs of one rank also make parallel workers. It isn't drawn: 1.4.10 may hang with them."""
     perturb: int = 0
     """Seed of the times for which StarPU's threads are stopped; 0: none."""
 
@@ -52,6 +54,7 @@ class Configuration:
             "STARPU_HOSTNAME": f"fuzz-{self.nodes}",
             "STARPU_SILENT": "1",
             "STARPU_CATCH_SIGNALS": "0",
+            "OMP_WAIT_POLICY": "passive",  # threads of parallel workers that spin would have all processors
         }
         if self.nodes > 1:
             variables["STARPU_USE_NUMA"] = "1"
@@ -83,7 +86,8 @@ class Configuration:
 
 def _parse(text: str) -> dict[str, str | int]:
     names = [field.name for field in fields(Configuration)]
-    limits = {"workers": (1, MAX_WORKERS), "nodes": (1, 2), "disk": (0, 1), "ranks": (1, 4), "perturb": (0, 1 << 62)}
+    limits = {"workers": (1, MAX_WORKERS), "nodes": (1, 2), "disk": (0, 1), "ranks": (1, 4)}
+    limits |= {"parallel_workers": (0, 1), "perturb": (0, 1 << 62)}
     values: dict[str, str | int] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple
 
+from starpullm.fuzz.configuration import Configuration
 from starpullm.fuzz.oracle import Oracle
 
 _HANDLE, _OPERATION = 4, 16
@@ -35,10 +36,11 @@ def random_records(random: Random, operations: int) -> list[bytes]:
     return [random.randbytes(size) for size in sizes]
 
 
-def build(records: Iterable[bytes], unit: int, ranks: int = 1) -> Program:
-    """Return the program of these records; each element of its data is ``unit`` numbers."""
-    oracle = Oracle(unit, ranks)
-    operations = _OPERATIONS if ranks == 1 else _RANK_OPERATIONS
+def build(records: Iterable[bytes], configuration: Configuration) -> Program:
+    """Return the program of these records for a configuration."""
+    oracle = Oracle(configuration.unit, configuration.ranks)
+    operations = _OPERATIONS if configuration.ranks == 1 else _RANK_OPERATIONS
+    operations = operations + ["parallel_workers"] * configuration.parallel_workers
     for record in records:
         if len(record) == _HANDLE:
             oracle.handle(record)
@@ -51,4 +53,4 @@ def build(records: Iterable[bytes], unit: int, ranks: int = 1) -> Program:
 
 def random_program(seed: int, operations: int, ranks: int = 1) -> Program:
     """Return the program of a seed, the same everywhere, with one number in each element of its data."""
-    return build(random_records(Random(seed), operations), 1, ranks)
+    return build(random_records(Random(seed), operations), Configuration(ranks=ranks))

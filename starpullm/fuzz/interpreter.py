@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -25,7 +25,7 @@ from starpullm.fuzz.configuration import Configuration
 from starpullm.processes.endings import signal_name
 from starpullm.processes.job import JOB_VARIABLE, job_variable, launched, new_job_directories, processes_of
 from starpullm.processes.mpirun import mpi_parameters, mpirun_here, outside_of_jobs
-from starpullm.processes.stacks import native_stacks
+from starpullm.processes.stacks import name_and_state, native_stacks
 
 START_SECONDS = 60.0  # for StarPU, which may measure the machine
 _STACK_SECONDS = 15.0
@@ -147,6 +147,30 @@ class Failure:
     """Whether the program had not ended; it takes a whole time limit to see that again."""
 
 
+class _Delays:
+    """How long threads were ready to run while others had the processors; nothing where Linux doesn't count it."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = list(pids)
+        self._before: dict[Path, int] = {}
+        self._ran: dict[Path, tuple[int, float]] = {}
+        """For how long each has run, and when that was last seen to grow: Linux counts a delay when it is over."""
+        self.longest()
+
+    def longest(self) -> float:
+        """Return the seconds of the thread that was delayed most, since this object was made."""
+        now, longest = time.monotonic(), 0.0
+        for task in (path for pid in self._pids for path in Path(f"/proc/{pid}/task").glob("*")):
+            with suppress(OSError, ValueError, IndexError):  # the thread has ended
+                ran, delay, _ = map(int, (task / "schedstat").read_text().split())
+                ready = name_and_state(task)[1] == "R"
+                if not ready or self._ran.get(task, (-1, 0.0))[0] != ran:
+                    self._ran[task] = ran, now
+                before = self._before.setdefault(task, delay)
+                longest = max(longest, (delay - before) / 1e9 + now - self._ran[task][1])
+        return longest
+
+
 class Interpreter:
     """A context manager; the process is started when it is needed, and again after a failure."""
 
@@ -206,15 +230,20 @@ class Interpreter:
         return "\n".join(text.strip().splitlines()[-12:])
 
     def _reply(self, process: subprocess.Popen[bytes], seconds: float, expected: str = "ok") -> str:
-        """Return the next line, another than is expected if a rank has one, or "" if one of them has none in time."""
-        deadline = time.monotonic() + seconds
+        """Return the next line, another than is expected if a rank has one, or "" if one of them has none in time.
+
+        Time in which a thread is ready and another has its processor doesn't count: on a loaded machine it is most.
+        """
+        pids = [process.pid] if len(self._replies) == 1 else processes_of(self._job.name)
+        deadline, delays = time.monotonic() + seconds, _Delays(pids)
         waiting, replies = set(self._replies), list[str]()
         while waiting and all(reply == expected for reply in replies):
             ended = process.poll() is not None
             for pipe in select.select(waiting, [], [], 0 if ended else 0.05)[0]:
                 replies.append(pipe.readline().decode(errors="replace").rstrip("\n"))
                 waiting.remove(pipe)
-            if ended or time.monotonic() > deadline:
+            late = time.monotonic() - deadline
+            if ended or (late > 0 and late > delays.longest()):
                 break
         others = [reply for reply in replies if reply != expected]
         return others[0] if others else "" if waiting else expected

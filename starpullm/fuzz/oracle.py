@@ -113,6 +113,8 @@ class Oracle:
         self._contexts: list[int] = []
         self._parallel = False
         """Whether a parallel task may not have ended."""
+        self._in_parallel_workers = False
+        """Whether StarPU gives tasks to parallel workers, one at a time to each."""
         self._waitable: list[int] = []
         self._parents: dict[int, tuple[int, list[str]]] = {}
         """Tasks whose callbacks may submit others, with their contexts and lines."""
@@ -269,7 +271,9 @@ class Oracle:
         if by_callback:
             context = self._parents[parent][0]
             workers = 0 if context else workers
-        if priority >= 224 and workers in (0, 3) and not self._contexts:
+        if self._in_parallel_workers:
+            workers = 0
+        if priority >= 224 and workers in (0, 3) and not (self._contexts or self._in_parallel_workers):
             flags |= _PARALLEL
             self._parallel = True
         # StarPU looks at the first implementation alone if it is told the worker.
@@ -298,7 +302,8 @@ class Oracle:
                 del self._parents[parent]
         if flags & _WAITABLE:
             self._waitable.append(number)
-        if not flags & _SYNCHRONOUS and self._ranks == 1:
+        # 1.4.10 doesn't wait for what they submit from a parallel worker.
+        if not flags & _SYNCHRONOUS and self._ranks == 1 and not self._in_parallel_workers:
             self._parents[number] = context, lines
 
     def wait(self, r: bytes) -> None:
@@ -310,7 +315,9 @@ class Oracle:
     def wait_for_all(self, _: bytes = b"") -> None:
         """Wait for all tasks. No callback before it submits what stands after it."""
         self._settle()
-        self._emit("wait_for_all" if self._ranks == 1 else "mpi_wait_for_all")
+        # 1.4.10 doesn't wait for a task that it gives to a parallel worker meanwhile.
+        for _twice in range(1 + self._in_parallel_workers):
+            self._emit("wait_for_all" if self._ranks == 1 else "mpi_wait_for_all")
         self._parents.clear()
         self._parallel = False
         for handle in self._handles:
@@ -319,6 +326,8 @@ class Oracle:
 
     def context(self, r: bytes) -> None:
         """Make a scheduling context of some workers with a scheduler, or delete one whose tasks have ended."""
+        if self._in_parallel_workers:
+            return
         if r[0] % 2 and len(self._contexts) < _MAX_CONTEXTS:
             if self._parallel:
                 self.wait_for_all()  # with peager 1.4.10 hangs otherwise
@@ -329,6 +338,13 @@ class Oracle:
         elif self._contexts:
             self.wait_for_all()
             self._emit("delete_context", self._contexts.pop(0))
+
+    def parallel_workers(self, r: bytes) -> None:
+        """Make parallel workers of all workers, or end them."""
+        if not self._contexts and self._ranks == 1:
+            self.wait_for_all()
+            self._in_parallel_workers = not self._in_parallel_workers
+            self._emit("parallel_workers", 1 + r[0] if self._in_parallel_workers else 0)
 
     def pause(self, r: bytes) -> None:
         """Pause the workers, or let them resume."""
@@ -560,6 +576,8 @@ class Oracle:
         while self._waitable:
             self.wait(b"\0")
         self.wait_for_all()
+        if self._in_parallel_workers:
+            self.parallel_workers(b"")
         while self._contexts:
             self.context(b"\0")
         while any(handle.alive and handle.partitions for handle in self._handles):

@@ -96,8 +96,8 @@ class _Shrinking:
         """Go on with these records if their program is the same, or smaller and fails."""
         if time.monotonic() > self._deadline:
             return
-        found, configuration = self._found, self._interpreter.configuration
-        program = build(records, configuration.unit, configuration.ranks)
+        found = self._found
+        program = build(records, self._interpreter.configuration)
         if program > found.program:
             return
         if program < found.program:
@@ -122,7 +122,7 @@ def search_seed(
             if time.monotonic() > deadline:
                 return None, number
             records = random_records(random, random.randint(*_OPERATIONS))
-            program = build(records, configuration.unit, configuration.ranks)
+            program = build(records, configuration)
             if failure := interpreter.run(program.text, _TIME_LIMIT):
                 found = FailedProgram(seed, configuration, program, failure, time.monotonic())
                 _Shrinking(interpreter, found, records).shrink()

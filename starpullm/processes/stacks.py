@@ -54,15 +54,16 @@ def _kernel_view(pid: int, *, only_main: bool) -> str:
     deadline = time.monotonic() + _RUNNING_SECONDS
     for task in sorted(Path(f"/proc/{pid}/task").glob(str(pid) if only_main else "*"), key=lambda path: int(path.name)):
         with suppress(OSError):  # the thread may end meanwhile
-            name, state = _name_and_state(task)
+            name, state = name_and_state(task)
             while state in "Rt" and time.monotonic() < deadline:
                 time.sleep(0.01)
-                name, state = _name_and_state(task)
+                name, state = name_and_state(task)
             lines.append(f"thread {task.name} {name}: state {state}, waits in {_waits_in(task)}")
     return "\n".join(lines)
 
 
-def _name_and_state(task: Path) -> tuple[str, str]:
+def name_and_state(task: Path) -> tuple[str, str]:
+    """Return the name of a thread and its state, R if it runs or is ready to; its folder is in `/proc`."""
     # The name is in parentheses and may contain any character; the state follows it.
     name, _, rest = (task / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
     return name, rest.split()[0]

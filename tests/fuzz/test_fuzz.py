@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -111,6 +115,26 @@ def test_a_task_runs_in_its_context(directory: Path) -> None:
     assert failure.sentence == "task 0 runs on worker 0, which isn't in its context"
 
 
+def test_tasks_of_parallel_workers(directory: Path) -> None:
+    oracle = Oracle(1)
+    oracle.handle(bytes([1, 0, 0, 240]))  # without order, so that tasks could run at once
+    oracle.parallel_workers(b"\1")
+    oracle.context(b"\1")
+    for _ in range(8):
+        oracle.task(bytes([0, 0, 0, *bytes(7), 224, 152, *bytes(3)]))
+    oracle.end()
+    lines = [line.split() for line in oracle.text().splitlines()]
+    assert [line[4] for line in lines if line[0] == "task"] == ["0"] * 8  # any worker
+    names = [line[0] for line in lines[2:]]
+    assert names == [
+        *("wait_for_all", "parallel_workers", *["task"] * 8),
+        *("wait_for_all", "wait_for_all") * 2,
+        *("parallel_workers", "unregister", "end"),
+    ]
+    with Interpreter(directory, Configuration("prio", 4)) as interpreter:
+        assert interpreter.run(oracle.text(), 60) is None
+
+
 def test_a_hang_has_the_stacks_of_its_workers(directory: Path) -> None:
     with Interpreter(directory, PLAIN) as interpreter:
         failure = interpreter.run(ENDLESS, 3)
@@ -118,6 +142,22 @@ def test_a_hang_has_the_stacks_of_its_workers(directory: Path) -> None:
         assert failure.is_hang
         assert "wait" in failure.details
         assert interpreter.run(RIGHT, 60) is None
+
+
+def test_a_program_that_waits_for_a_processor_has_not_hung(directory: Path) -> None:
+    delayed = RIGHT.replace("-1 -1 0 1 0 R", "-1 -1 20000 1 0 R")
+    with ExitStack() as stack, Interpreter(directory, PLAIN) as interpreter:
+        assert interpreter.run(RIGHT, 60) is None
+        process = interpreter._process
+        assert process is not None
+        for thread in Path(f"/proc/{process.pid}/task").iterdir():
+            os.sched_setscheduler(int(thread.name), os.SCHED_IDLE, os.sched_param(0))
+        for _ in os.sched_getaffinity(0):
+            busy = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(busy.kill)
+        start = time.monotonic()
+        assert interpreter.run(delayed, 0.05) is None
+        assert time.monotonic() - start > 0.05
 
 
 def test_a_program_of_another_version_is_refused(directory: Path) -> None:
