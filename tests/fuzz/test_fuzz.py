@@ -137,7 +137,7 @@ def test_tasks_of_parallel_workers(directory: Path) -> None:
 
 def test_a_hang_has_the_stacks_of_its_workers(directory: Path) -> None:
     with Interpreter(directory, PLAIN) as interpreter:
-        failure = interpreter.run(ENDLESS, 3)
+        failure = interpreter.run(ENDLESS, 1)
         assert failure is not None
         assert failure.is_hang
         assert "wait" in failure.details

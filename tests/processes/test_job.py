@@ -345,6 +345,19 @@ def test_stacks_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
             process.kill()
 
 
+def test_a_thread_that_runs_for_a_moment_is_seen_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a debugger has left it; without a debugger only its state is known."""
+    monkeypatch.setattr(stacks, "_debuggers", lambda *_, **__: [])
+    code = "import time\nend = time.monotonic() + 0.7\nwhile time.monotonic() < end: pass\ntime.sleep(1000)"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        try:
+            time.sleep(0.2)
+            (line,) = stacks.native_stacks(process.pid, 60).splitlines()
+            assert ": state S, waits in " in line
+        finally:
+            process.kill()
+
+
 def test_stacks_of_a_process_that_is_gone() -> None:
     with subprocess.Popen(["true"]) as process:
         pass
