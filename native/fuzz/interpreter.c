@@ -49,8 +49,8 @@ static struct {
     uint32_t workers;         /* set of those that may run it */
     uint64_t context;         /* 0: that of all workers */
     pthread_t waiter;         /* waits for it, from before it is submitted */
-    atomic_int runs;
-    int expected_runs, num_children;
+    atomic_int runs, helpers;
+    int expected_runs, expected_helpers, num_children;
     const uint64_t *children[MAX_CHILDREN]; /* submitted by its callback */
 } tasks[MAX_TASKS];
 
@@ -179,6 +179,14 @@ static bool is_in(const uint64_t *task, unsigned implementation)
 static void kernel(void **buffers, void *arguments)
 {
     const uint64_t *a = arguments, number = a[NUMBER], implementation = a[IMPLEMENTATION];
+    const struct starpu_task *task = starpu_task_get_current();
+    if (task->cl->type == STARPU_SPMD) {
+        if (starpu_combined_worker_get_rank() > 0) {
+            atomic_fetch_add(&tasks[number].helpers, 1);
+            return;
+        }
+        tasks[number].expected_helpers = starpu_combined_worker_get_size() - 1;
+    }
     struct view views[MAX_ACCESSES];
     for (int i = 0; i < (int)a[COUNT]; i++)
         views[i] = view_of(buffers[i]);
@@ -186,9 +194,9 @@ static void kernel(void **buffers, void *arguments)
         fail("task %" PRIu64 " runs on worker %d, which it excludes", number, starpu_worker_get_id());
     if (!starpu_sched_ctx_contains_worker(starpu_worker_get_id(), contexts[tasks[number].context]))
         fail("task %" PRIu64 " runs on worker %d, which isn't in its context", number, starpu_worker_get_id());
-    if (!is_in(a, starpu_task_get_implementation(starpu_task_get_current())))
+    if (!is_in(a, starpu_task_get_implementation(task)))
         fail("task %" PRIu64 " runs in another implementation than %" PRIu64, number, implementation);
-    const unsigned context = starpu_task_get_current()->sched_ctx;
+    const unsigned context = task->sched_ctx;
     const bool in_team = contexts[0] && context != contexts[0]; /* schedulers of components leave it in that of all */
     if (in_team && atomic_fetch_add(&running[context], 1) > 0)
         fail("task %" PRIu64 " begins while another one runs in its parallel worker", number);
@@ -205,13 +213,19 @@ static int can_execute(unsigned worker, struct starpu_task *task, unsigned imple
 static struct starpu_codelet codelet = {
     .cpu_funcs = {kernel, kernel}, .can_execute = can_execute, .nbuffers = STARPU_VARIABLE_NBUFFERS, .name = "fuzz"};
 
-/* On a combined worker it is run by the first of the workers. */
-static struct starpu_codelet parallel_codelet = {.type = STARPU_FORKJOIN,
-                                                 .max_parallelism = 8,
-                                                 .cpu_funcs = {kernel, kernel},
-                                                 .can_execute = can_execute,
-                                                 .nbuffers = STARPU_VARIABLE_NBUFFERS,
-                                                 .name = "parallel"};
+/* On a combined worker the first of the workers runs it, or all of them, of which the first one has the accesses. */
+static struct starpu_codelet parallel_codelets[] = {{.type = STARPU_FORKJOIN,
+                                                     .max_parallelism = 8,
+                                                     .cpu_funcs = {kernel, kernel},
+                                                     .can_execute = can_execute,
+                                                     .nbuffers = STARPU_VARIABLE_NBUFFERS,
+                                                     .name = "fork-join"},
+                                                    {.type = STARPU_SPMD,
+                                                     .max_parallelism = 8,
+                                                     .cpu_funcs = {kernel, kernel},
+                                                     .can_execute = can_execute,
+                                                     .nbuffers = STARPU_VARIABLE_NBUFFERS,
+                                                     .name = "spmd"}};
 
 static void submit(const uint64_t *a);
 
@@ -269,7 +283,7 @@ static void submit_created(struct starpu_task *task, const uint64_t *a)
 static void submit(const uint64_t *a)
 {
     struct starpu_task *task = starpu_task_create();
-    task->cl = a[FLAGS] & PARALLEL ? &parallel_codelet : &codelet;
+    task->cl = a[FLAGS] & PARALLEL ? &parallel_codelets[a[NUMBER] % 2] : &codelet;
     task->nbuffers = (int)a[COUNT];
     for (int i = 0; i < task->nbuffers; i++) {
         STARPU_TASK_SET_HANDLE(task, handles[a[ACCESSES + 3 * i]], i);
@@ -528,6 +542,9 @@ static void end(void)
         const int runs = atomic_load(&tasks[i].runs), expected = tasks[i].expected_runs;
         if (runs != expected)
             fail("task %d has run %d times, expected %d", i, runs, expected);
+        if (atomic_load(&tasks[i].helpers) != tasks[i].expected_helpers)
+            fail("task %d has run on %d more workers, expected %d", i, atomic_load(&tasks[i].helpers),
+                 tasks[i].expected_helpers);
         if (expected)
             starpu_tag_remove(first_tag + (starpu_tag_t)i);
     }

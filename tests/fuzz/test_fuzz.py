@@ -94,13 +94,15 @@ def test_parts_of_parts_of_sparse_data(directory: Path) -> None:
         assert interpreter.run(oracle.text(), 60) is None
 
 
-def test_a_parallel_task_on_workers_of_a_set(directory: Path) -> None:
+def test_parallel_tasks_on_workers_of_a_set(directory: Path) -> None:
+    """The first one runs on one of several workers, the second one on all of them."""
     oracle = Oracle(1)
     oracle.handle(bytes(4))
-    oracle.task(bytes([0, 0, 1, *bytes(7), 224, 152, 0, 0, 0]))
+    for _ in range(2):
+        oracle.task(bytes([0, 0, 1, *bytes(7), 224, 152, 0, 0, 0]))
     oracle.end()
-    task = next(line for line in oracle.text().splitlines() if line.startswith("task"))
-    assert task.startswith("task 0 32 0 3 50 -1 -1 0 1 0 RW")
+    tasks = [line for line in oracle.text().splitlines() if line.startswith("task")]
+    assert [line[:31] for line in tasks] == [f"task {number} 32 0 3 50 -1 -1 0 1 0 RW" for number in range(2)]
     with Interpreter(directory, Configuration("peager", 4)) as interpreter:
         assert interpreter.run(oracle.text(), 60) is None
 
