@@ -36,7 +36,7 @@ def main() -> None:
     known = directory / "lines.json"
     if not known.exists():
         unchanged = StarpuBuild(directory / "unchanged", options.repository, "--enable-coverage")
-        for stage in [stage for stage in STAGES if stage not in results.of("")]:
+        for stage in [stage for stage in stages if stage not in results.of("")]:
             finding, seconds = try_stage(stage, unchanged.libraries, options.configuration)
             if finding:
                 raise SystemExit(f"{stage}: the unchanged StarPU doesn't pass: {finding}")
