@@ -179,7 +179,7 @@ static bool is_in(const uint64_t *task, unsigned implementation)
 static void kernel(void **buffers, void *arguments)
 {
     const uint64_t *a = arguments, number = a[NUMBER], implementation = a[IMPLEMENTATION];
-    const struct starpu_task *task = starpu_task_get_current();
+    struct starpu_task *task = starpu_task_get_current();
     if (task->cl->type == STARPU_SPMD) {
         if (starpu_combined_worker_get_rank() > 0) {
             atomic_fetch_add(&tasks[number].helpers, 1);
@@ -226,6 +226,11 @@ static struct starpu_codelet parallel_codelets[] = {{.type = STARPU_FORKJOIN,
                                                      .can_execute = can_execute,
                                                      .nbuffers = STARPU_VARIABLE_NBUFFERS,
                                                      .name = "spmd"}};
+
+static struct starpu_codelet *codelet_of(const uint64_t *task)
+{
+    return task[FLAGS] & PARALLEL ? &parallel_codelets[task[NUMBER] % 2] : &codelet;
+}
 
 static void submit(const uint64_t *a);
 
@@ -283,7 +288,7 @@ static void submit_created(struct starpu_task *task, const uint64_t *a)
 static void submit(const uint64_t *a)
 {
     struct starpu_task *task = starpu_task_create();
-    task->cl = a[FLAGS] & PARALLEL ? &parallel_codelets[a[NUMBER] % 2] : &codelet;
+    task->cl = codelet_of(a);
     task->nbuffers = (int)a[COUNT];
     for (int i = 0; i < task->nbuffers; i++) {
         STARPU_TASK_SET_HANDLE(task, handles[a[ACCESSES + 3 * i]], i);

@@ -24,7 +24,7 @@ void op_mpi_task(const uint64_t *a)
 {
     enum { BY_OWNERS, ON_NODE, ON_DATA };
     const uint64_t *task = a + 2;
-    struct starpu_codelet *used = task[FLAGS] & PARALLEL ? &parallel_codelet : &codelet;
+    struct starpu_codelet *used = codelet_of(task);
     const int rank_if_given = a[0] == ON_NODE ? (int)a[1] : -1;
     const int data_if_given = a[0] == ON_DATA ? STARPU_EXECUTE_ON_DATA : STARPU_CALLBACK_ARG_NFREE;
     starpu_data_handle_t data[4] = {NULL};
