@@ -453,7 +453,7 @@ void op_context(const uint64_t *a)
                                              schedulers[a[1] % (sizeof schedulers / sizeof *schedulers)], 0);
 }
 
-/* number of parallel workers, or 0 to end those that there are; one worker is left to each at least */
+/* 0 to end the parallel workers; else their number is drawn from it, from 1 to that of the workers */
 void op_parallel_workers(const uint64_t *a)
 {
 #ifdef STARPU_PARALLEL_WORKER
