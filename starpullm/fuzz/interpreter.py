@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -150,8 +150,8 @@ class Failure:
 class _Delays:
     """How long threads were ready to run while others had the processors; nothing where Linux doesn't count it."""
 
-    def __init__(self, pids: Iterable[int]) -> None:
-        self._pids = list(pids)
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
         self._before: dict[Path, int] = {}
         self._ran: dict[Path, tuple[int, float]] = {}
         """For how long each has run, and when that was last seen to grow: Linux counts a delay when it is over."""
@@ -217,12 +217,15 @@ class Interpreter:
         stderr = self._running.enter_context((self._directory / "stderr").open("wb"))
         started = launched(command, self._job, stderr=stderr, cwd=self._job.directory, env=environment)
         self._process = process = self._running.enter_context(started)
+        self._pids = [process.pid]
         expected = f"{wanted.workers} workers, {wanted.nodes + wanted.disk} memory nodes, scheduler {wanted.scheduler}"
         found = self._reply(process, START_SECONDS, expected)
         if found != expected:
             output = self._last_output()
             self._stop()
             raise InvalidArgumentError(f"configuration {wanted}: found {found or output}, expected {expected}")
+        # Each rank has replied, so all are there; none is mpirun.
+        self._pids = [pid for pid in processes_of(self._job.name) if wanted.ranks == 1 or pid != process.pid]
         return process
 
     def _last_output(self) -> str:
@@ -234,8 +237,7 @@ class Interpreter:
 
         Time in which a thread is ready and another has its processor doesn't count: on a loaded machine it is most.
         """
-        pids = [process.pid] if len(self._replies) == 1 else processes_of(self._job.name)
-        deadline, delays = time.monotonic() + seconds, _Delays(pids)
+        deadline, delays = time.monotonic() + seconds, _Delays(self._pids)
         waiting, replies = set(self._replies), list[str]()
         while waiting and all(reply == expected for reply in replies):
             ended = process.poll() is not None
@@ -266,9 +268,7 @@ class Interpreter:
         if reply:
             failure = Failure(reply)
         elif not self._ends(process):
-            launcher = process.pid if len(self._replies) > 1 else None
-            pids = [pid for pid in processes_of(self._job.name) if pid != launcher] if stacks else []
-            details = "\n".join(native_stacks(pid, _STACK_SECONDS) for pid in pids)
+            details = "\n".join(native_stacks(pid, _STACK_SECONDS) for pid in self._pids * stacks)
             failure = Failure(f"had not ended after {time_limit:.0f} s", details, is_hang=True)
         else:
             status, output = process.returncode, self._last_output()
