@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define PROBE_MAGIC "STPPROBE"
-#define PROBE_FORMAT 6
+#define PROBE_FORMAT 7
 
 enum probe_stream {
     PROBE_NAMES,
@@ -80,7 +80,8 @@ struct probe_task {
     uint32_t stack;           /* of the submission, a line of the file `stacks`; 0: not known */
     uint32_t implementations; /* of the codelet: a bit each, those for devices from PROBE_ON_DEVICE on */
     uint32_t submitter;       /* the task that has submitted it, by number plus one; 0: none */
-    uint32_t unused[3];
+    uint32_t thread;          /* that has submitted it, by the system's number */
+    uint32_t unused[2];
 };
 
 enum probe_access_flag {

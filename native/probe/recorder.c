@@ -314,6 +314,7 @@ static void append_task(struct starpu_task *task, uint32_t flags, uint32_t submi
         .arguments = hash_arguments(task),
         .stack = settings.stacks && is_own(flags) ? stack_number(record_to) : 0,
         .submitter = submitter,
+        .thread = (uint32_t)syscall(SYS_gettid),
     };
     for (int i = 0; task->cl && i < STARPU_MAXIMPLEMENTATIONS; i++)
         record.implementations |= (uint32_t)(task->cl->cpu_funcs[i] != NULL) << i |

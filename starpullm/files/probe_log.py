@@ -38,7 +38,7 @@ def _types() -> dict[str, np.dtype[np.void]]:
 HEADER, *_RECORDS = _types().values()
 RECORDS: Final = dict(zip(_STREAMS, _RECORDS, strict=True))
 MAGIC: Final = b"STPPROBE"
-FORMAT: Final = 6
+FORMAT: Final = 7
 
 NO_CODELET, NOWHERE, INTERNAL, ACQUIRE, LAST = 1, 2, 4, 8, 32
 NO_ORDER, ORDERED = 1, 2
@@ -85,6 +85,30 @@ class ProbeLog:
     def task_of_access(self) -> NDArray[np.int64]:
         """The task of each access."""
         return np.repeat(np.arange(len(self.tasks)), self.tasks["num_accesses"].astype(np.int64))
+
+    @cached_property
+    def raced_handles(self) -> NDArray[np.bool_]:
+        """Whether threads submitted accesses of each handle at once, so that StarPU's order may not be the log's."""
+        threads, submitted = self.tasks["thread"], self.tasks["submit_ns"].astype(np.int64)
+        result = np.zeros(len(self.handles), bool)
+        if (threads == threads[:1]).all():
+            return result
+        # StarPU has a task before its thread submits the next one, and before the task is ready or starts.
+        has = np.full(len(threads), np.iinfo(np.int64).max)
+        order = np.argsort(threads, kind="stable")
+        is_next = np.flatnonzero(threads[order][1:] == threads[order][:-1])
+        has[order[is_next]] = submitted[order[is_next + 1]]
+        for times in (self.times(READY), self.times(START)):
+            has = np.where(times >= 0, np.minimum(has, times), has)
+        latest: dict[int, dict[tuple[int, bool], int]] = {}  # by handle: by thread and whether it writes
+        task, writes = self.task_of_access, (self.accesses["mode"] & (MODE_WRITE | MODE_REDUX)) != 0
+        columns = self.accesses["handle"], writes, threads[task], submitted[task], has[task]
+        for handle, does_write, thread, since, until in zip(*(column.tolist() for column in columns), strict=True):
+            others = latest.setdefault(handle, {})
+            for (other, wrote), had in others.items():
+                result[handle] |= other != thread and (wrote or does_write) and had > since
+            others[thread, does_write] = until
+        return result
 
     def hashes_of_accesses(self, time: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         """Return the hash of each access, `BEFORE` or `AFTER` its task, and whether there is one."""

@@ -139,7 +139,7 @@ def _other_tasks(reference: TaskFlow, other: TaskFlow, schedule: str) -> Program
     accesses = (reference.handle[:num_accesses] != other.handle[:num_accesses]) | (
         reference.mode[:num_accesses] != other.mode[:num_accesses]
     )
-    if reference.is_nested:  # else StarPU has the order of submission
+    if reference.is_nested or reference.is_raced.any():  # else StarPU has the order of submission
         accesses |= reference.own_writers[:num_accesses] != other.own_writers[:num_accesses]
     if accesses.any():
         where = int(reference.task[int(np.argmax(accesses))])

@@ -23,11 +23,11 @@ _CLAIM = "whether tasks started only after those that they have to wait for"
 def trace_of(flow: TaskFlow) -> Trace:
     """Return a task flow as a trace: accesses whose order StarPU may choose are contributions, which commute.
 
-    Scratch memory and what isn't sequentially consistent has no order, and is left out.
+    Scratch memory, what isn't sequentially consistent and what threads submit at once have no order, and are left out.
     """
     mode = flow.mode
     commutes = (mode & (probe_log.MODE_REDUX | probe_log.MODE_COMMUTE)) != 0
-    kept = ((mode & probe_log.MODE_SCRATCH) == 0) & ~flow.is_unordered
+    kept = ((mode & probe_log.MODE_SCRATCH) == 0) & ~flow.is_unordered & ~flow.is_raced
     plain = mode & int(AccessMode.READ_WRITE)
     accesses = np.zeros(int(kept.sum()), structs.TRACE_ACCESS)
     accesses["handle"] = flow.handle[kept]

@@ -129,6 +129,11 @@ class TaskFlow:
         return np.isin(self.handle_of_log[self.handle], unordered)
 
     @cached_property
+    def is_raced(self) -> NDArray[np.bool_]:
+        """Whether threads submitted accesses of the same handle at once."""
+        return self.log.raced_handles[self.handle_of_log[self.handle]]
+
+    @cached_property
     def codelet(self) -> NDArray[np.int64]:
         """The name of each task's codelet, as an index into the log's names."""
         return self.log.tasks["codelet"][self.tasks].astype(np.int64)
@@ -200,7 +205,7 @@ class TaskFlow:
     def source(self) -> NDArray[np.int64]:
         """The last access before each access that wrote its handle: an access of the log. -1: nobody wrote it before.
 
-        Before means in the order of submission, among accesses that commute in the order in which they ran.
+        Before means in the order of submission; among accesses that commute, and of raced handles, as they ran.
         """
         return self._previous(_has(self.log.accesses["mode"], _WRITES))[self.accesses]
 
@@ -258,6 +263,8 @@ class TaskFlow:
     def _previous(self, counts: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return for each access of the log the last one before, of another task and the same handle, that counts."""
         order, group = self._groups
+        handles = self.log.accesses["handle"][order]
+        group = np.where(self.log.raced_handles[handles], len(group) + handles, group)
         starts = self.log.times(probe_log.START)[self.log.task_of_access][order]
         order = order[np.lexsort((np.where(starts < 0, np.iinfo(np.int64).max, starts), group))]
         task, handle = self.log.task_of_access[order], self.log.accesses["handle"][order]

@@ -47,7 +47,7 @@ def changed_between(schedule: str, flow: TaskFlow) -> Iterator[ProgramFinding]:
     all_after, all_known = log.hashes_of_accesses(probe_log.AFTER)
     ends = log.times(probe_log.END)
     acquired = np.cumsum((log.tasks["flags"] & probe_log.ACQUIRE) != 0)
-    judged = flow.reads & has_before & (flow.observed >= 0) & ~flow.has_no_order
+    judged = flow.reads & has_before & (flow.observed >= 0) & ~flow.has_no_order & ~flow.is_raced
     for access in np.flatnonzero(judged).tolist():
         last = int(flow.observed[access])
         if not all_known[last] or all_after[last] == before[access]:

@@ -72,9 +72,15 @@ def test_tasks_that_tasks_submit_are_numbered_by_these(program: str, name: str, 
 
 def test_submitters_without_an_order_between_them(program: str) -> None:
     """They share handles, so that a task has other contents in each schedule."""
-    (finding,) = probe([program, "submitters_share"], runs=3).findings
-    assert finding.kind is Fault.OTHER_TASKS
-    assert finding.sentence == "the tasks or their order depend on the schedule"
+    result = probe([program, "submitters_share"], runs=3)
+    assert [finding.kind for finding in result.findings] == [Fault.OTHER_TASKS], result.lines()
+    assert result.findings[0].sentence == "the tasks or their order depend on the schedule"
+
+
+def test_threads_that_submit_at_once(program: str) -> None:
+    """StarPU may have their tasks in another order than that in which it told the probe."""
+    result = probe([program, "threads_share"], runs=3)
+    assert {finding.kind for finding in result.findings} <= {Fault.OTHER_TASKS}, result.lines()
 
 
 def test_an_undeclared_write_of_a_task_that_a_callback_submits(program: str) -> None:

@@ -29,6 +29,7 @@ class Task:
     arguments: int = 0
     stack: int = 0
     submitter: int = 0
+    thread: int = 1
     returned: Mapping[int, int] = field(default_factory=dict)
     implementation: int = 0
 
@@ -69,7 +70,8 @@ def write_log(folder: Path, tasks: Sequence[Task], contents: Mapping[int, float]
                 task.stack,
                 1,
                 task.submitter,
-                [0] * 3,
+                task.thread,
+                [0] * 2,
             )
         )
         first += len(task.modes)

@@ -157,6 +157,23 @@ def test_a_change_between_two_tasks(tmp_path: Path) -> None:
     assert list(changed_between("reference schedule", flow(tmp_path / "c", FILL, acquired, changed))) == []
 
 
+def test_threads_that_submit_at_once(tmp_path: Path) -> None:
+    """The log has the second task first, if its thread was stopped before StarPU had it."""
+    early = Task("add", {0: RW}, (2, 50, 60), before={0: 7}, after={0: 8}, thread=2)
+    late = Task("add", {0: RW}, (3, 30, 40), before={0: 5}, after={0: 7})
+    run = flow(tmp_path / "a", FILL, early, late)
+    assert list(changed_between("seed 1", run)) == list(broken_order("seed 1", run)) == []
+    assert run.source.tolist() == [-1, 2, 0]
+    in_order = flow(tmp_path / "b", FILL, replace(early, times=(2, 21, 29)), replace(late, before={0: 8}))
+    (finding,) = compare(in_order, run, "seed 1").findings
+    assert finding.kind is Fault.OTHER_TASKS
+    # Its thread has gone on to submit another task, so StarPU had the first.
+    fill = replace(FILL, thread=2)
+    known = flow(tmp_path / "c", fill, early, Task("read", {1: R}, (2, 70, 80), thread=2), late)
+    assert [finding.task for finding in changed_between("seed 1", known)] == [1, 3]
+    assert [finding.task for finding in broken_order("seed 1", known)] == [3]
+
+
 def test_updates_that_change_nothing(tmp_path: Path) -> None:
     still = replace(ADD, after={0: 5})
     (note,) = never_changed([flow(tmp_path / "a", FILL, still)])

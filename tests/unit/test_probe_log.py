@@ -96,7 +96,7 @@ def dangling(stream: str, member: str) -> Callable[[Path], None]:
     [
         (shorten, "tasks: found 1 records, expected the 2 that the header counts"),
         (other_magic, "not a log of the probe"),
-        (other_format, "found format 99, expected 6"),
+        (other_format, "found format 99, expected 7"),
         (short_header, "found 8 bytes, expected at least"),
         (large_count, "events: found 4 records, expected the 9223372036854775808 that the header counts"),
         (odd_task, "header: found signal_task 99, expected less than 3"),

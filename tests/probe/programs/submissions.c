@@ -1,4 +1,5 @@
 // How tasks come to StarPU, and what they bring: ./submissions NAME. Each is right, but for those that lie.
+#include <pthread.h>
 #include <starpu.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -168,6 +169,26 @@ static void tasks_submit(void)
 static void submitters_share(void)
 {
     divide_among(2 * HANDLES);
+}
+
+static void *adds_40(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 40; i++) {
+        struct starpu_task *task = new_task(&adding, 0);
+        task->cl_arg = (void *)1;
+        submit(task);
+    }
+    return NULL;
+}
+
+static void threads_share(void)
+{
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++)
+        pthread_create(&threads[i], NULL, adds_40, NULL);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
 }
 
 static void count_down(void *argument)
@@ -424,6 +445,7 @@ int main(int argc, char **argv)
                {"chains_lie", chains_lie},
                {"tasks_submit", tasks_submit},
                {"submitters_share", submitters_share},
+               {"threads_share", threads_share},
                {"regenerates", regenerates},
                {"in_another_context", in_another_context},
                {"prints_in_another_context", prints_in_another_context},
