@@ -102,8 +102,10 @@ class ProbeLog:
             has = np.where(times >= 0, np.minimum(has, times), has)
         latest: dict[int, dict[tuple[int, bool], int]] = {}  # by handle: by thread and whether it writes
         task, writes = self.task_of_access, (self.accesses["mode"] & (MODE_WRITE | MODE_REDUX)) != 0
+        counts = (self.tasks["flags"][task] & INTERNAL) == 0  # StarPU orders its own by itself
         columns = self.accesses["handle"], writes, threads[task], submitted[task], has[task]
-        for handle, does_write, thread, since, until in zip(*(column.tolist() for column in columns), strict=True):
+        accesses = zip(*(column[counts].tolist() for column in columns), strict=True)
+        for handle, does_write, thread, since, until in accesses:
             others = latest.setdefault(handle, {})
             for (other, wrote), had in others.items():
                 result[handle] |= other != thread and (wrote or does_write) and had > since

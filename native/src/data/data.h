@@ -76,8 +76,9 @@ status exchange_to(struct data *data, int rank);
 /* Frees the copies on ranks that aren't the owner. Nothing for data that this rank doesn't have, which may be NULL. */
 void exchange_invalidate(struct data *data);
 
-/* Copies values of the owner, which are no data, to all ranks; collective. */
-void exchange_values(float *values, int64_t count, int owner);
+/* Copies values of the owner, which are no data, to all ranks; collective. All return the owner's failure, if `code` of
+ * the owner is one. */
+status exchange_values(status code, float *values, int64_t count, int owner);
 
 /* Adds up the ranks' contributions to a reducible value in a binary tree; the sum is on the owner. */
 status exchange_reduce(struct data *data);

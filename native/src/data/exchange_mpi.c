@@ -49,10 +49,14 @@ void exchange_invalidate(struct data *data)
         starpu_mpi_cache_flush(ranks_communicator(), data->handle);
 }
 
-void exchange_values(float *values, int64_t count, int owner)
+status exchange_values(status code, float *values, int64_t count, int owner)
 {
     if (one_rank())
-        return;
+        return code;
+    /* Under way at the same time as the values: a rank that waits for one message after the other sleeps twice. */
+    int failed = code != STARPULLM_OK;
+    MPI_Request of_failed;
+    MPI_Ibcast(&failed, 1, MPI_INT, owner, ranks_communicator(), &of_failed);
     for (int64_t done = 0; done < count; done += INT32_MAX) {
         const int64_t left = count - done;
         MPI_Request request;
@@ -60,6 +64,8 @@ void exchange_values(float *values, int64_t count, int owner)
                    &request);
         ranks_wait(&request);
     }
+    ranks_wait(&of_failed);
+    return failed ? ranks_agree(code) : STARPULLM_OK;
 }
 
 /* StarPU-MPI knows of this rank's contributions only, and every rank has made some. */

@@ -65,9 +65,7 @@ static status copy_out(const struct starpullm_session *session, struct data *dat
 {
     const bool is_here = owner == session->work.placement.rank;
     const status code = is_here ? copy_from(data, offset, count, values) : STARPULLM_OK;
-    TRY(ranks_agree(code));
-    exchange_values(values, count, owner);
-    return STARPULLM_OK;
+    return exchange_values(code, values, count, owner);
 }
 
 static status check_kept(const struct starpullm_session *session, int32_t group, int32_t index, int sub_batch)
