@@ -25,6 +25,7 @@ from typing import Self, TypedDict, TypeVar
 import psutil
 
 from starpullm.processes.children import Child, Hung, Lost, location_of
+from starpullm.processes.time_limit import TimeLimit
 
 from . import forks
 
@@ -161,7 +162,7 @@ def started(
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Iterator[Process]:
-    """Start a command with pipes in a process group of its own, which is killed after `timeout` seconds.
+    """Start a command with pipes in a process group of its own, which is killed at a `TimeLimit` of `timeout` seconds.
 
     So every read of a pipe ends. Processes of the group that run when the block is left are killed too.
     """
@@ -174,13 +175,21 @@ def started(
         cwd=cwd,
         start_new_session=True,
     )
-    limit = threading.Timer(timeout, process.end_of_time, (timeout,))
-    limit.start()
+    has_ended, limit = threading.Event(), TimeLimit(timeout, [process.pid])
+
+    def watch() -> None:
+        while left := limit.left():
+            if has_ended.wait(left):
+                return
+        process.end_of_time(timeout)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
     try:
         yield process
     finally:
-        limit.cancel()
-        limit.join()
+        has_ended.set()
+        watching.join()
         process.kill_group()
         process.communicate()
 
