@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from ..native.children import only_ranks_on_their_cores
 from . import cases as cases_program
 
 NAMES = ("north", "south")
@@ -168,7 +169,8 @@ class Hosts:
             folder = Path(name)
             contents = [{"arguments": [*map(str, case.arguments)], "environment": case.environment} for case in cases]
             (folder / "cases.json").write_text(json.dumps(contents), "utf-8")
-            done = self.finished(NAMES[0], self.mpirun(sys.executable, "-P", cases_program.__file__, folder), limit)
+            with only_ranks_on_their_cores():
+                done = self.finished(NAMES[0], self.mpirun(sys.executable, "-P", cases_program.__file__, folder), limit)
             assert done.returncode == 0, f"{done.stdout}{done.stderr}"
             return [
                 Outcome(

@@ -7,6 +7,7 @@ interrupted from inside.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
 import shutil
@@ -199,6 +200,20 @@ def finish(process: Process) -> Finished:
     stdout, stderr = process.communicate()
     assert isinstance(process.args, Sequence)
     return _finished(tuple(map(str, process.args)), process.returncode, stdout, stderr, process.killed_after)
+
+
+@contextmanager
+def only_ranks_on_their_cores() -> Iterator[None]:
+    """Wait until no other test is in such a block: one of ranks that poll without a pause, as each has a core.
+
+    Two such jobs have stood still for minutes on two cores.
+    """
+    directory = os.open(Path(__file__).parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 def check_sigterm(

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from importlib import resources
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from starpullm.files.conversion import to_hugging_face
 from starpullm.files.model import ModelConfig
 from starpullm.files.tokens import write_tokens
 
-from .children import TWO_CORES, Finished, run_cli, run_command
+from .children import TWO_CORES, Finished, only_ranks_on_their_cores, run_cli, run_command
 
 ROOT = Path(__file__).parents[2]
 MARK = f"<!-- run by {Path(__file__).relative_to(ROOT)} -->"
@@ -71,7 +72,8 @@ def run(line: str, directory: Path) -> Finished:
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         **({} if over_ranks and ENOUGH_CORES else {**TWO_CORES, "OMPI_MCA_rmaps_base_oversubscribe": "1"}),
     }
-    return run_command(["bash", "-c", line], cwd=directory, environment=environment).check()
+    with only_ranks_on_their_cores() if over_ranks else nullcontext():
+        return run_command(["bash", "-c", line], cwd=directory, environment=environment).check()
 
 
 @pytest.fixture
