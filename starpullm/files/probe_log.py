@@ -106,10 +106,9 @@ class ProbeLog:
         columns = self.accesses["handle"], writes, threads[task], submitted[task], has[task]
         accesses = zip(*(column[counts].tolist() for column in columns), strict=True)
         for handle, does_write, thread, since, until in accesses:
-            others = latest.setdefault(handle, {})
-            for (other, wrote), had in others.items():
-                result[handle] |= other != thread and (wrote or does_write) and had > since
-            others[thread, does_write] = until
+            others = {key: had for key, had in latest.get(handle, {}).items() if had > since}
+            result[handle] |= any(other != thread and (wrote or does_write) for other, wrote in others)
+            latest[handle] = {**others, (thread, does_write): until}
         return result
 
     def hashes_of_accesses(self, time: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
