@@ -206,7 +206,8 @@ def finish(process: Process) -> Finished:
 def only_ranks_on_their_cores() -> Iterator[None]:
     """Wait until no other test is in such a block: one of ranks that poll without a pause, as each has a core.
 
-    Two such jobs have stood still for minutes on two cores.
+    Two such jobs have stood still for minutes on two cores. Each check of the suite holds the lock of the machine, for
+    which a test could wait for long.
     """
     directory = os.open(Path(__file__).parent, os.O_RDONLY)
     try:

@@ -80,6 +80,7 @@ def test_submitters_without_an_order_between_them(program: str) -> None:
 def test_threads_that_submit_at_once(program: str) -> None:
     """StarPU may have their tasks in another order than that in which it told the probe."""
     result = probe([program, "threads_share"], runs=3)
+    assert (result.num_tasks, len(result.seconds) > 1) == (120, True)
     assert {finding.kind for finding in result.findings} <= {Fault.OTHER_TASKS}, result.lines()
 
 
