@@ -32,11 +32,12 @@ class Bug(NamedTuple):
     candidate: Candidate | None = None
 
     def is_run(self, lines: Sequence[tuple[str, int, bool]]) -> bool:
-        """Return whether the changed line is run, or the one that it goes on; a mend is taken to be."""
+        """Return whether the changed line is run, or the one that it goes on or begins; a mend is taken to be."""
         if not self.candidate:
             return True
-        before = bisect_right(lines, (self.candidate.file, self.candidate.line, True)) - 1
-        return before >= 0 and lines[before][0] == self.candidate.file and lines[before][2]
+        begins_a_block = self.candidate.before.strip() == "{"
+        near = bisect_right(lines, (self.candidate.file, self.candidate.line, True)) - (not begins_a_block)
+        return 0 <= near < len(lines) and lines[near][0] == self.candidate.file and lines[near][2]
 
     def put_into(self, source: Path) -> bool:
         """Change the source; False if that is impossible."""

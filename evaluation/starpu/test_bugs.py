@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-from .bugs import mends
+from evaluation.mutation.generated.candidates import Candidate
+
+from .bugs import Bug, mends
 from .stages import STAGES, Results, Tried
 
 
@@ -11,6 +13,20 @@ def test_mends_are_commits_with_what_is_wrong() -> None:
     found = list(mends())
     assert len({bug.name for bug in found}) == len(found) >= 40
     assert all(re.fullmatch(r"[0-9a-f]{9}", bug.name) and bug.wrong for bug in found)
+
+
+def test_a_block_that_is_not_run_has_no_mutant_that_is() -> None:
+    lines = [("a.c", 1, True), ("a.c", 3, False), ("b.c", 1, True)]
+
+    def is_run(file: str, line: int, before: str) -> bool:
+        return Bug("mutants, core", "", "", Candidate(file, line, before, "", "")).is_run(lines)
+
+    assert is_run("a.c", 1, "if (a)")
+    assert is_run("a.c", 2, "&& b)")
+    assert not is_run("a.c", 2, "\t{")
+    assert not is_run("a.c", 3, "c();")
+    assert not is_run("a.c", 4, "{")
+    assert is_run("b.c", 1, "d();")
 
 
 def test_the_table_counts_each_bug_once(tmp_path: Path) -> None:
