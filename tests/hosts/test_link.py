@@ -17,7 +17,7 @@ from .test_files import checkpoint, tokens
 pytestmark = pytest.mark.timeout(120)
 
 NORTH, SOUTH = NAMES
-LIMIT = 6.0
+LIMIT = 12.0  # a loaded machine may need more than half of it to start the ranks
 
 
 def test_a_link_that_is_cut(hosts: Hosts, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_link_that_is_cut(hosts: Hosts, tmp_path: Path) -> None:
     said = f"rank 0: no progress for {LIMIT:g} s (--time-limit), no answer from rank 1 on {SOUTH} (last finished step "
     assert errors.count(said) == 1
     assert process.returncode != 0
-    assert seconds < 40
+    assert seconds < LIMIT + 34
     hosts.wait_for(lambda: hosts.commands() == [])
     step = training_state(states).step
     resumed = [sys.executable, "-P", "-m", "starpullm.commands", *map(str, train), "--resume", str(states)]
